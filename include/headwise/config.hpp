@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The only header, beside version.hpp, that defines macros. All of them begin with HEADWISE_.
+//   HEADWISE_ASSERT(condition)   a precondition of the hot path; define it before the first include to change it
+//   HEADWISE_EXCEPTIONS          1 where the compiler has exceptions, else 0 (core/error.hpp)
+//   HEADWISE_COLD                keeps error paths out of the hot code
+//   HEADWISE_ISA                 names the instruction set this file is compiled for: an inline namespace of kernel/,
+//                                so that two files with different -m flags never share one kernel by accident
+
+#include <cassert>
+
+#ifndef HEADWISE_ASSERT
+#define HEADWISE_ASSERT(condition) assert(condition)
+#endif
+
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+#define HEADWISE_EXCEPTIONS 1
+#else
+#define HEADWISE_EXCEPTIONS 0
+#endif
+
+#if defined(__GNUC__)
+#define HEADWISE_COLD __attribute__((cold, noinline))
+#else
+#define HEADWISE_COLD
+#endif
+
+#if defined(__AVX512F__)
+#define HEADWISE_ISA isa_avx512
+#elif defined(__AVX2__)
+#define HEADWISE_ISA isa_avx2
+#elif defined(__AVX__)
+#define HEADWISE_ISA isa_avx
+#else
+#define HEADWISE_ISA isa_baseline
+#endif
