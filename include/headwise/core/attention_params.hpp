@@ -24,9 +24,7 @@ struct attention_params {
     return scale != 0.0F ? scale : 1.0F / std::sqrt(static_cast<float>(head_dim));
   }
   /// The logit before any bias: scaled, then capped.
-  float capped(float logit) const noexcept {
-    return softcap > 0.0F ? softcap * std::tanh(logit / softcap) : logit;
-  }
+  float capped(float logit) const noexcept { return softcap > 0.0F ? softcap * std::tanh(logit / softcap) : logit; }
 };
 
 inline void check(const attention_params& params) {

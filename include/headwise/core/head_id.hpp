@@ -26,6 +26,8 @@ enum class head_role : std::uint8_t {
   local,      ///< keeps sinks and recent rows; everything between is folded
 };
 
-constexpr const char* to_string(head_role role) noexcept { return role == head_role::retrieval ? "retrieval" : "local"; }
+constexpr const char* to_string(head_role role) noexcept {
+  return role == head_role::retrieval ? "retrieval" : "local";
+}
 
 }  // namespace headwise

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: MIT
+# Installs the headers and a package, so that find_package(headwise) gives headwise::headwise.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/headwise)  # share, not lib: nothing in it depends on the machine
+
+install(DIRECTORY include/headwise DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+install(TARGETS headwise EXPORT headwise-targets)
+install(EXPORT headwise-targets NAMESPACE headwise:: DESTINATION ${package_dir} FILE headwise-config.cmake)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/headwise-config-version.cmake
+  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES ${PROJECT_BINARY_DIR}/headwise-config-version.cmake DESTINATION ${package_dir})
