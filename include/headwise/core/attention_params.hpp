@@ -11,7 +11,7 @@ namespace headwise {
 
 /// What a model does to q.k before the softmax, and where the queries stand.
 struct attention_params {
-  static constexpr std::size_t newest = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t newest = (std::numeric_limits<std::size_t>::max)();
 
   /// Factor of every q.k; 0 stands for the usual 1 / sqrt(head_dim).
   float scale = 0.0F;

@@ -23,7 +23,7 @@ struct token_view {
   std::size_t token_stride = 0;
   std::size_t head_stride = 0;
   /// Elements that may be read from `data` on, where the caller knows: then a view that reaches past them is refused.
-  std::size_t extent = std::numeric_limits<std::size_t>::max();
+  std::size_t extent = (std::numeric_limits<std::size_t>::max)();
 };
 
 /// Where attention writes: float32, strides in elements.
@@ -34,7 +34,7 @@ struct output_view {
   std::size_t dim = 0;
   std::size_t token_stride = 0;
   std::size_t head_stride = 0;
-  std::size_t extent = std::numeric_limits<std::size_t>::max();
+  std::size_t extent = (std::numeric_limits<std::size_t>::max)();
 };
 
 /// Rows of `tokens` tokens packed as [token][head][element], the layout of most engines.
@@ -61,9 +61,9 @@ void check_view(const View& view, const char* what, std::size_t heads, std::size
     fail(what, ": head stride ", view.head_stride, ", expected at least ", dim);
   if (view.tokens > 1 && view.token_stride < dim)
     fail(what, ": token stride ", view.token_stride, ", expected at least ", dim);
-  if (view.extent == std::numeric_limits<std::size_t>::max()) return;
+  if (view.extent == (std::numeric_limits<std::size_t>::max)()) return;
   const auto steps = [](std::size_t count, std::size_t stride) {  // saturates, so that it cannot wrap
-    const std::size_t most = std::numeric_limits<std::size_t>::max() / 4;
+    const std::size_t most = (std::numeric_limits<std::size_t>::max)() / 4;
     return count != 0 && stride > most / count ? most : count * stride;
   };
   const std::size_t needed = steps(view.tokens - 1, view.token_stride) + steps(view.heads - 1, view.head_stride) + dim;
