@@ -133,3 +133,4 @@ else()
   endif()
 endif()
 message(STATUS "model: ${HEADWISE_MODEL_FILE}")
+file(WRITE ${PROJECT_BINARY_DIR}/model.txt "${HEADWISE_MODEL_FILE}\n")  # for examples/demo
