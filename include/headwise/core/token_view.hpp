@@ -38,10 +38,11 @@ struct output_view {
 };
 
 /// Rows of `tokens` tokens packed as [token][head][element], the layout of most engines.
-inline token_view packed(const float* data, std::size_t tokens, std::size_t heads, std::size_t dim) noexcept {
+inline token_view packed_rows(const float* data, std::size_t tokens, std::size_t heads, std::size_t dim) noexcept {
   return {data, element_type::f32, tokens, heads, dim, heads * dim, dim};
 }
-inline output_view packed(float* data, std::size_t tokens, std::size_t heads, std::size_t dim) noexcept {
+/// The same layout for what attention writes.
+inline output_view packed_output(float* data, std::size_t tokens, std::size_t heads, std::size_t dim) noexcept {
   return {data, tokens, heads, dim, heads * dim, dim};
 }
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "headwise/core/head_id.hpp"
+
+namespace headwise {
+
+/// What one KV head holds. rows + folded + dropped = tokens seen.
+struct head_report {
+  head_id head;
+  head_role role = head_role::local;
+  std::size_t rows = 0;
+  std::size_t folded = 0;   ///< rows that its summary stands for
+  std::size_t dropped = 0;  ///< rows that left and that nothing stands for
+  std::size_t row_bytes = 0;
+  std::size_t slack_bytes = 0;  ///< of pages, used by no row
+  std::size_t summary_bytes = 0;
+};
+
+/// What a cache holds, per head and in total, beside what a cache of every row in the same format would hold.
+struct cache_report {
+  std::size_t tokens = 0;
+  std::size_t rows = 0;
+  std::size_t folded = 0;
+  std::size_t dropped = 0;
+  std::size_t row_bytes = 0;
+  std::size_t slack_bytes = 0;
+  std::size_t summary_bytes = 0;
+  std::size_t dense_bytes = 0;
+  std::vector<head_report> heads;
+
+  std::size_t held_bytes() const noexcept { return row_bytes + slack_bytes + summary_bytes; }
+
+  void add(const head_report& head) {
+    heads.push_back(head);
+    rows += head.rows;
+    folded += head.folded;
+    dropped += head.dropped;
+    row_bytes += head.row_bytes;
+    slack_bytes += head.slack_bytes;
+    summary_bytes += head.summary_bytes;
+  }
+};
+
+}  // namespace headwise

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "headwise/core/attention_params.hpp"
+#include "headwise/policy/compensation.hpp"
+#include "headwise/store/head_rows.hpp"
+
+namespace headwise {
+
+/// One KV head of a cache: the rows it keeps and the summary of those that left. What attend reads.
+template <class Format, class Compensation>
+class head_cache {
+ public:
+  head_cache(const Format& format, const Compensation& compensation, std::size_t key_size, std::size_t value_size)
+      : rows_(format, key_size, value_size), compensation_(compensation), key_size_(key_size), value_size_(value_size) {}
+
+  /// The same rows under another compensation; nothing of them has left.
+  template <class Other>
+  head_cache(const head_cache<Format, Other>& other, const Compensation& compensation)
+      : rows_(other.rows()), compensation_(compensation), key_size_(other.key_size()), value_size_(other.value_size()) {}
+
+  const head_rows<Format>& rows() const noexcept { return rows_; }
+  std::size_t key_size() const noexcept { return key_size_; }
+  std::size_t value_size() const noexcept { return value_size_; }
+  const Format& format() const noexcept { return rows_.format(); }
+
+  std::size_t length() const noexcept { return rows_.length(); }
+  std::size_t runs() const noexcept { return rows_.runs(); }
+  run run_at(std::size_t i) const noexcept { return rows_.run_at(i); }
+
+  /// Rows that the summary stands for, and those that nothing stands for.
+  std::size_t folded() const noexcept { return summary_ ? compensation_.folded(*summary_) : 0; }
+  std::size_t dropped() const noexcept { return rows_.left() - folded(); }
+  /// All rows at positions from here on are kept.
+  std::size_t kept_from() const noexcept { return rows_.gap_end(); }
+  std::size_t summary_bytes() const noexcept { return summary_ ? compensation_.bytes(*summary_) : 0; }
+  const typename Compensation::summary& summary() const noexcept { return *summary_; }
+
+  /// The summary's row for a scaled query; folded() > 0.
+  summary_logit evaluate(const float* query, const attention_params& params, float* value_out) const noexcept {
+    return compensation_.evaluate(*summary_, query, params, value_out);
+  }
+
+  /// Room for rows up to `length`, and for a summary where rows will leave. May throw; nothing visible changes.
+  void reserve(std::size_t length, bool rows_leave) {
+    rows_.reserve(length);
+    if (rows_leave && !summary_) summary_.emplace(compensation_.make_summary(key_size_, value_size_));
+  }
+  void append(const float* key, const float* value) noexcept { rows_.append(key, value); }
+
+  /// Folds the rows at positions [begin, end), less those that have left already. `row` holds a key and a value row.
+  void fold(std::size_t begin, std::size_t end, float* row) noexcept {
+    rows_.leave(begin, end, [&](const run& leaving) {
+      for (std::size_t i = 0; i < leaving.rows; ++i) {
+        format().decode(leaving.keys + i * rows_.key_bytes(), row, key_size_);
+        format().decode(leaving.values + i * rows_.value_bytes(), row + key_size_, value_size_);
+        compensation_.fold(*summary_, row, row + key_size_);
+      }
+    });
+  }
+
+ private:
+  head_rows<Format> rows_;
+  Compensation compensation_;
+  std::optional<typename Compensation::summary> summary_;
+  std::size_t key_size_;
+  std::size_t value_size_;
+};
+
+}  // namespace headwise

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "headwise/cache/cache_report.hpp"
+#include "headwise/cache/head_cache.hpp"
+#include "headwise/cache/regular.hpp"
+#include "headwise/core/error.hpp"
+#include "headwise/core/head_plan.hpp"
+#include "headwise/core/token_view.hpp"
+#include "headwise/element/bfloat16.hpp"
+#include "headwise/element/float16.hpp"
+#include "headwise/element/float32.hpp"
+#include "headwise/element/read_rows.hpp"
+#include "headwise/fwd.hpp"
+#include "headwise/policy/budget.hpp"
+#include "headwise/policy/compensation.hpp"
+#include "headwise/policy/mean_compensation.hpp"
+#include "headwise/policy/when_to_compress.hpp"
+
+namespace headwise {
+
+/// The KV cache of one sequence, all layers. Retrieval heads keep every row; local heads keep the plan's sinks, the
+/// budget's recent rows, and a summary of everything between. Rows are post-RoPE, keep their positions, and are never
+/// changed. A regular value: a copy is independent. Operations on distinct layers may run concurrently.
+template <class Format, class Budget, class Compensation>
+class kv_cache {
+ public:
+  using format_type = Format;
+  using head_type = head_cache<Format, Compensation>;
+  /// Position of an append that says: wherever the layer ends.
+  static constexpr std::size_t next = (std::numeric_limits<std::size_t>::max)();
+
+  explicit kv_cache(head_plan plan, Budget budget = Budget{}, Compensation compensation = Compensation{},
+                    when_to_compress when = when_to_compress::after_prompt, Format format = Format{})
+      : plan_(std::move(plan)), budget_(std::move(budget)), when_(when) {
+    require_policies();
+    const model_shape& shape = plan_.shape();
+    layers_.reserve(shape.layers);
+    for (std::size_t layer = 0; layer < shape.layers; ++layer) {
+      layers_.emplace_back(shape, when == when_to_compress::every_append);
+      layers_.back().heads.assign(shape.kv_heads,
+                                  head_type(format, compensation, shape.key_size(), shape.value_size()));
+    }
+  }
+
+  const model_shape& shape() const noexcept { return plan_.shape(); }
+  const head_plan& plan() const noexcept { return plan_; }
+
+  /// Tokens seen, whatever has left since: the position of the next token. The smallest over the layers, which differ
+  /// only in the middle of a step.
+  std::size_t length() const noexcept {
+    std::size_t length = next;
+    for (const layer_state& layer : layers_) length = (std::min)(length, layer.length());
+    return length;
+  }
+  std::size_t layer_length(std::size_t layer) const { return at(layer).length(); }
+
+  /// Adds a chunk of tokens to a layer: k is [tokens, kv_heads, head_dim], v [tokens, kv_heads, value_dim], in any
+  /// strides, keys after RoPE. Attend afterwards. `position` is the caller's idea of where the chunk begins; anything
+  /// but the layer's length is refused. On an error nothing has changed.
+  void append(std::size_t layer, const token_view& k, const token_view& v, std::size_t position = next) {
+    layer_state& state = at(layer);
+    detail::check_view(k, "append: keys", shape().kv_heads, shape().key_size());
+    detail::check_view(v, "append: values", shape().kv_heads, shape().value_size());
+    if (k.tokens != v.tokens) detail::fail("append: ", k.tokens, " tokens of keys and ", v.tokens, " of values");
+    const std::size_t old_length = state.length();
+    if (position != next && position != old_length)
+      detail::fail("append: layer ", layer, " ends at position ", old_length, ", found a chunk for ", position);
+    if (k.tokens == 0) return;
+
+    // Rolling: rows that exceed the budget leave now. A row that comes alone counts already; a chunk does not, so that
+    // its queries find everything that was stored before it.
+    const std::size_t length = old_length + k.tokens;
+    const bool alone = k.tokens == 1;
+    prepare(state, layer, state.rolling ? (alone ? length : old_length) : 0, length);
+    for (std::size_t head = 0; head < state.heads.size(); ++head) {
+      if (!alone) fold(state, head);
+      for (std::size_t token = 0; token < k.tokens; ++token) {
+        detail::read_row(k, token, head, state.key_row());
+        detail::read_row(v, token, head, state.value_row(shape()));
+        state.heads[head].append(state.key_row(), state.value_row(shape()));
+      }
+      if (alone) fold(state, head);
+    }
+  }
+
+  /// Folds what exceeds sinks and window in the local heads of a layer, and keeps them rolling from now on (unless the
+  /// cache is frozen). Call it after the prompt has been attended to.
+  void compress(std::size_t layer) {
+    layer_state& state = at(layer);
+    prepare(state, layer, state.length(), 0);
+    for (std::size_t head = 0; head < state.heads.size(); ++head) fold(state, head);
+    state.rolling = when_ != when_to_compress::frozen;
+  }
+  void compress() {
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) compress(layer);
+  }
+
+  /// A cache of the same rows under another plan and other policies. Refused once a row has left any head, since what
+  /// one policy has folded another cannot unfold.
+  template <class OtherBudget, class OtherCompensation>
+  kv_cache<Format, OtherBudget, OtherCompensation> with(head_plan plan, OtherBudget budget,
+                                                        OtherCompensation compensation) const {
+    if (plan.shape() != shape())
+      detail::fail("with: the plan is for ", to_string(plan.shape()), ", the cache for ", to_string(shape()));
+    kv_cache<Format, OtherBudget, OtherCompensation> other(std::move(plan), std::move(budget), compensation, when_,
+                                                           layers_.front().heads.front().format());
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      other.layers_[layer].rolling = layers_[layer].rolling;
+      for (std::size_t head = 0; head < shape().kv_heads; ++head) {
+        const head_type& rows = layers_[layer].heads[head];
+        if (rows.rows().left() != 0)
+          detail::fail("with: ", rows.rows().left(), " rows of KV head ", layer, ".", head,
+                       " have left; policies can change only before");
+        other.layers_[layer].heads[head] = head_cache<Format, OtherCompensation>(rows, compensation);
+      }
+    }
+    return other;
+  }
+
+  /// One head's runs and summary: what attend reads.
+  const head_type& head(std::size_t layer, std::size_t kv_head) const {
+    const layer_state& state = at(layer);
+    if (kv_head >= state.heads.size())
+      detail::fail("kv_cache: no KV head ", layer, ".", kv_head, " in a model of ", to_string(shape()));
+    return state.heads[kv_head];
+  }
+
+  /// Positions of the rows a head keeps, ascending.
+  std::vector<std::size_t> kept_positions(std::size_t layer, std::size_t kv_head) const {
+    const head_type& rows = head(layer, kv_head);
+    std::vector<std::size_t> positions;
+    positions.reserve(rows.rows().kept());
+    for (std::size_t i = 0; i < rows.runs(); ++i) {
+      const run part = rows.run_at(i);
+      for (std::size_t row = 0; row < part.rows; ++row) positions.push_back(part.position + row);
+    }
+    return positions;
+  }
+
+  cache_report report() const {
+    cache_report report;
+    report.tokens = length();
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer)
+      for (std::size_t kv_head = 0; kv_head < shape().kv_heads; ++kv_head) {
+        const head_type& rows = layers_[layer].heads[kv_head];
+        const head_id id{layer, kv_head};
+        report.add({id, plan_.role(id), rows.rows().kept(), rows.folded(), rows.dropped(), rows.rows().row_bytes(),
+                    rows.rows().slack_bytes(), rows.summary_bytes()});
+        report.dense_bytes += rows.length() * (rows.rows().key_bytes() + rows.rows().value_bytes());
+      }
+    return report;
+  }
+
+ private:
+  template <class, class, class>
+  friend class kv_cache;
+
+  struct layer_state {
+    layer_state(const model_shape& shape, bool starts_rolling)
+        : rolling(starts_rolling), fold_end(shape.kv_heads, 0), row(shape.key_size() + shape.value_size()) {}
+
+    std::size_t length() const noexcept { return heads.front().length(); }
+    float* key_row() noexcept { return row.data(); }
+    float* value_row(const model_shape& shape) noexcept { return row.data() + shape.key_size(); }
+
+    std::vector<head_type> heads;
+    bool rolling;
+    std::vector<std::size_t> fold_end;  // scratch: where the folded rows of each head will end; 0: nothing leaves
+    std::vector<float> row;             // scratch: a key row and a value row
+  };
+
+  layer_state& at(std::size_t layer) { return const_cast<layer_state&>(std::as_const(*this).at(layer)); }
+  const layer_state& at(std::size_t layer) const {
+    if (layer >= layers_.size())
+      detail::fail("kv_cache: no layer ", layer, " in a model of ", to_string(shape()));
+    return layers_[layer];
+  }
+
+  /// Everything that may throw, before anything changes: asks the budget for each local head at `tokens_seen` (0: fold
+  /// nothing), and makes room for the summaries and for rows up to `length`.
+  void prepare(layer_state& state, std::size_t layer, std::size_t tokens_seen, std::size_t length) {
+    for (std::size_t head = 0; head < state.heads.size(); ++head) {
+      state.fold_end[head] = tokens_seen == 0 ? 0 : fold_end({layer, head}, state.heads[head], tokens_seen);
+      state.heads[head].reserve(length, state.fold_end[head] != 0);
+    }
+  }
+
+  /// D = max(0, N - S - W), and never less than before: rows [S, N - W) leave.
+  std::size_t fold_end(head_id id, const head_type& head, std::size_t tokens_seen) const {
+    if (plan_.role(id) == head_role::retrieval) return 0;
+    const std::size_t window = (std::max)(std::size_t{1}, static_cast<std::size_t>(budget_.get()(id, tokens_seen)));
+    if (tokens_seen <= plan_.sinks() || window >= tokens_seen - plan_.sinks()) return 0;
+    const std::size_t end = tokens_seen - window;
+    return end > head.kept_from() ? end : 0;
+  }
+
+  void fold(layer_state& state, std::size_t head) noexcept {
+    if (state.fold_end[head] != 0) state.heads[head].fold(plan_.sinks(), state.fold_end[head], state.row.data());
+  }
+
+  static constexpr void require_policies() {
+    detail::require_format<Format>();
+    detail::require_budget<Budget>();
+    detail::require_compensation<Compensation>();
+  }
+
+  head_plan plan_;
+  detail::regular<Budget> budget_;
+  when_to_compress when_;
+  std::vector<layer_state> layers_;
+};
+
+/// A cache for one sequence. `Format` says how rows are stored, the policies decide what stays.
+template <class Format = float16, class Budget = razor_budget, class Compensation = mean_compensation>
+kv_cache<Format, Budget, Compensation> make_cache(head_plan plan, Budget budget = Budget{},
+                                                  Compensation compensation = Compensation{},
+                                                  when_to_compress when = when_to_compress::after_prompt,
+                                                  Format format = Format{}) {
+  return kv_cache<Format, Budget, Compensation>(std::move(plan), std::move(budget), std::move(compensation), when,
+                                                std::move(format));
+}
+
+}  // namespace headwise

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+namespace headwise {
+
+// A format says how the elements of key and value rows are stored. It is a small value.
+//   | Expression                    | Returns     | Meaning                                          | May throw |
+//   | f.name()                      | const char* | what files and tables call it: f32, f16, ...     | no        |
+//   | f.bytes(count)                | std::size_t | bytes of `count` adjacent elements               | no        |
+//   | f.encode(floats, rows, count) | void        | stores `count` float32 from `floats` at `rows`   | no        |
+//   | f.decode(rows, floats, count) | void        | the inverse; the block of rows of a page at once | no        |
+// decode(encode(x)) is within the format's rounding of x; encode(decode(y)) gives y's bits again.
+// The do-nothing member is float32.
+
+namespace detail {
+
+template <class F, class = void>
+struct is_format : std::false_type {};
+
+template <class F>
+struct is_format<
+    F, std::void_t<decltype(static_cast<const char*>(std::declval<const F&>().name())),
+                   decltype(static_cast<std::size_t>(std::declval<const F&>().bytes(std::size_t{}))),
+                   decltype(std::declval<const F&>().encode(std::declval<const float*>(), std::declval<std::byte*>(),
+                                                            std::size_t{})),
+                   decltype(std::declval<const F&>().decode(std::declval<const std::byte*>(),
+                                                            std::declval<float*>(), std::size_t{}))>>
+    : std::is_copy_assignable<F> {};
+
+template <class F>
+constexpr void require_format() {
+  static_assert(is_format<F>::value,
+                "headwise: a format needs name(), bytes(count), encode(const float*, std::byte*, count) and "
+                "decode(const std::byte*, float*, count), all const, and must be copyable (element/format.hpp)");
+}
+
+}  // namespace detail
+}  // namespace headwise

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+
+#include "headwise/config.hpp"
+
+namespace headwise::kernel {
+inline namespace HEADWISE_ISA {
+
+/// c[rows x Columns] += a[rows x depth] b[depth x Columns], one tile that stays in registers.
+template <std::size_t Rows, std::size_t Columns>
+inline void product_tile(std::size_t depth, const float* a, std::size_t a_stride, const float* b, std::size_t b_stride,
+                         float* c, std::size_t c_stride) noexcept {
+  float sum[Rows][Columns];
+  for (std::size_t i = 0; i < Rows; ++i)
+    for (std::size_t j = 0; j < Columns; ++j) sum[i][j] = c[i * c_stride + j];
+  for (std::size_t k = 0; k < depth; ++k)
+    for (std::size_t i = 0; i < Rows; ++i) {
+      const float factor = a[i * a_stride + k];
+      for (std::size_t j = 0; j < Columns; ++j) sum[i][j] += factor * b[k * b_stride + j];
+    }
+  for (std::size_t i = 0; i < Rows; ++i)
+    for (std::size_t j = 0; j < Columns; ++j) c[i * c_stride + j] = sum[i][j];
+}
+
+template <std::size_t Rows>
+inline void product_rows(std::size_t columns, std::size_t depth, const float* a, std::size_t a_stride, const float* b,
+                         std::size_t b_stride, float* c, std::size_t c_stride) noexcept {
+  std::size_t j = 0;
+  for (; j + 32 <= columns; j += 32) product_tile<Rows, 32>(depth, a, a_stride, b + j, b_stride, c + j, c_stride);
+  for (; j + 8 <= columns; j += 8) product_tile<Rows, 8>(depth, a, a_stride, b + j, b_stride, c + j, c_stride);
+  for (; j < columns; ++j) product_tile<Rows, 1>(depth, a, a_stride, b + j, b_stride, c + j, c_stride);
+}
+
+/// c[rows x columns] += a[rows x depth] b[depth x columns], all row-major with the given strides.
+/// Each element of c is summed over k in order, so its bits do not depend on the other rows.
+inline void add_product(std::size_t rows, std::size_t columns, std::size_t depth, const float* a, std::size_t a_stride,
+                        const float* b, std::size_t b_stride, float* c, std::size_t c_stride) noexcept {
+  for (std::size_t tile = 0; tile < rows / 4; ++tile, a += 4 * a_stride, c += 4 * c_stride)
+    product_rows<4>(columns, depth, a, a_stride, b, b_stride, c, c_stride);
+  for (std::size_t row = 0; row < rows % 4; ++row, a += a_stride, c += c_stride)
+    product_rows<1>(columns, depth, a, a_stride, b, b_stride, c, c_stride);
+}
+
+}  // namespace HEADWISE_ISA
+}  // namespace headwise::kernel

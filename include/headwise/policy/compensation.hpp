@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "headwise/core/attention_params.hpp"
+
+namespace headwise {
+
+/// How much a summary weighs for one query: it enters the softmax as a row with logit capped(mean_logit) + log_mass.
+/// The two are apart because a model's softcap applies to the first alone (method: ln D is added after scaling).
+struct summary_logit {
+  float mean_logit = 0.0F;
+  float log_mass = 0.0F;
+};
+
+// A compensation decides what stands for the folded rows of a head: it owns a summary type, folds rows into a summary,
+// and answers queries from it. Keys are post-RoPE. It is a small value; the summary is a regular value too.
+//   | Expression                           | Returns       | Meaning                                      | May throw |
+//   | C::summary                           | type          | copyable; one per head, made at first need   |           |
+//   | c.make_summary(key_size, value_size) | C::summary    | of no rows                                   | yes       |
+//   | c.fold(summary, key, value)          | void          | adds one row of float32; rows come in order  | no        |
+//   | c.folded(summary)                    | std::size_t   | rows the summary stands for; the others that | no        |
+//   |                                      |               | left the head count as dropped               |           |
+//   | c.bytes(summary)                     | std::size_t   | memory of the summary                        | no        |
+//   | c.evaluate(summary, query, params,   | summary_logit | the summary's weight, and the value it gives | no        |
+//   |            value_out)                |               | for a query that is scaled already;          |           |
+//   |                                      |               | called only when folded(summary) > 0         |           |
+// The result of folding must depend on the rows and their order alone.
+
+/// The do-nothing member: rows that leave are dropped.
+struct no_compensation {
+  struct summary {};
+  static summary make_summary(std::size_t, std::size_t) noexcept { return {}; }
+  static void fold(summary&, const float*, const float*) noexcept {}
+  static constexpr std::size_t folded(const summary&) noexcept { return 0; }
+  static constexpr std::size_t bytes(const summary&) noexcept { return 0; }
+  static summary_logit evaluate(const summary&, const float*, const attention_params&, float*) noexcept { return {}; }
+};
+
+namespace detail {
+
+template <class C, class = void>
+struct is_compensation : std::false_type {};
+
+template <class C>
+struct is_compensation<
+    C, std::void_t<typename C::summary,
+                   decltype(typename C::summary(std::declval<const C&>().make_summary(std::size_t{}, std::size_t{}))),
+                   decltype(std::declval<const C&>().fold(std::declval<typename C::summary&>(),
+                                                          std::declval<const float*>(), std::declval<const float*>())),
+                   decltype(static_cast<std::size_t>(
+                       std::declval<const C&>().folded(std::declval<const typename C::summary&>()))),
+                   decltype(static_cast<std::size_t>(
+                       std::declval<const C&>().bytes(std::declval<const typename C::summary&>()))),
+                   decltype(summary_logit(std::declval<const C&>().evaluate(
+                       std::declval<const typename C::summary&>(), std::declval<const float*>(),
+                       std::declval<const attention_params&>(), std::declval<float*>())))>>
+    : std::conjunction<std::is_copy_constructible<C>, std::is_copy_assignable<C>,
+                       std::is_copy_constructible<typename C::summary>, std::is_copy_assignable<typename C::summary>> {};
+
+template <class C>
+constexpr void require_compensation() {
+  static_assert(is_compensation<C>::value,
+                "headwise: a compensation needs a copyable summary type and the const members make_summary, fold, "
+                "folded, bytes and evaluate of the table in policy/compensation.hpp");
+}
+
+}  // namespace detail
+}  // namespace headwise

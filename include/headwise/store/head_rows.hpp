@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "headwise/core/aligned_memory.hpp"
+#include "headwise/element/format.hpp"
+#include "headwise/fwd.hpp"
+#include "headwise/store/run.hpp"
+
+namespace headwise {
+
+/// The key and value rows of one KV head: those of tokens 0..length()-1 less one gap of rows that have left. Rows lie
+/// in pages of 64, aligned to the token's position, so a window that grows or slides never moves a row, and a page is
+/// freed as soon as its last row has left. A regular value; a copy owns its pages.
+template <class Format>
+class head_rows {
+ public:
+  static constexpr std::size_t page_rows = 64;
+
+  head_rows(const Format& format, std::size_t key_size, std::size_t value_size) noexcept
+      : format_(format), key_size_(key_size), value_size_(value_size) {
+    detail::require_format<Format>();
+  }
+
+  std::size_t length() const noexcept { return length_; }               ///< tokens seen
+  std::size_t left() const noexcept { return gap_end_ - gap_begin_; }   ///< rows that are here no more
+  std::size_t kept() const noexcept { return length_ - left(); }
+  std::size_t gap_begin() const noexcept { return gap_begin_; }
+  std::size_t gap_end() const noexcept { return gap_end_; }
+  bool keeps(std::size_t position) const noexcept {
+    return position < length_ && (position < gap_begin_ || position >= gap_end_);
+  }
+
+  const Format& format() const noexcept { return format_; }
+  std::size_t key_bytes() const noexcept { return format_.bytes(key_size_); }
+  std::size_t value_bytes() const noexcept { return format_.bytes(value_size_); }
+  std::size_t row_bytes() const noexcept { return kept() * (key_bytes() + value_bytes()); }
+  /// Bytes of pages that no kept row uses.
+  std::size_t slack_bytes() const noexcept { return pages_.size() * page_bytes() - row_bytes(); }
+
+  /// Makes room for rows up to `length`. May throw std::bad_alloc; then only spare pages have been added.
+  void reserve(std::size_t length) {
+    while (page_end() * page_rows < length) pages_.emplace_back(page_bytes());
+  }
+
+  /// Appends a row of key_size and of value_size float32; room for it has been reserved.
+  void append(const float* key, const float* value) noexcept {
+    format_.encode(key, key_at(length_), key_size_);
+    format_.encode(value, value_at(length_), value_size_);
+    ++length_;
+  }
+
+  std::size_t runs() const noexcept {
+    if (gap_begin_ == gap_end_) return pages_in(length_);
+    return pages_in(gap_begin_) + pages_in(length_) - gap_end_ / page_rows;
+  }
+
+  /// The i-th run, in the order of position.
+  run run_at(std::size_t i) const noexcept {
+    const std::size_t before_gap = pages_in(gap_begin_);
+    const bool early = gap_begin_ == gap_end_ || i < before_gap;
+    const std::size_t page = early ? i : gap_end_ / page_rows + (i - before_gap);
+    const bool gap = gap_begin_ != gap_end_;
+    const std::size_t first = early ? page * page_rows : std::max(page * page_rows, gap_end_);
+    const std::size_t end = std::min((page + 1) * page_rows, early && gap ? gap_begin_ : length_);
+    return {first, end - first, key_at(first), value_at(first)};
+  }
+
+  /// Lets the rows at positions [begin, end) leave, which extends the gap: begin is its begin, unless it is empty.
+  /// Calls leaving(run) for each run of them in order, then frees the pages that hold no kept row.
+  template <class Leaving>
+  void leave(std::size_t begin, std::size_t end, Leaving&& leaving) noexcept {
+    for (std::size_t first = std::max(begin, gap_end_); first < end;) {
+      const std::size_t next = std::min(end, (first / page_rows + 1) * page_rows);
+      leaving(run{first, next - first, key_at(first), value_at(first)});
+      first = next;
+    }
+    const std::size_t slot = gap_begin_ == gap_end_ ? pages_in(begin) : pages_in(gap_begin_);
+    const std::size_t first_page = gap_begin_ == gap_end_ ? slot : slot + pages_missing_;
+    const std::size_t last_page = end / page_rows;  // the first page that keeps a row behind the gap
+    gap_begin_ = begin;
+    gap_end_ = end;
+    if (last_page <= first_page) return;
+    const auto from = pages_.begin() + static_cast<std::ptrdiff_t>(slot);
+    pages_.erase(from, from + static_cast<std::ptrdiff_t>(last_page - first_page));
+    pages_missing_ += last_page - first_page;
+  }
+
+ private:
+  static std::size_t pages_in(std::size_t rows) noexcept { return (rows + page_rows - 1) / page_rows; }
+  /// Keys of all rows first, then values: a kernel streams through each.
+  std::size_t page_bytes() const noexcept { return page_rows * (key_bytes() + value_bytes()); }
+  std::size_t page_end() const noexcept { return pages_.size() + pages_missing_; }
+
+  const std::byte* page_of(std::size_t position) const noexcept {
+    const std::size_t page = position / page_rows;
+    return pages_[position < gap_begin_ || pages_missing_ == 0 ? page : page - pages_missing_].data();
+  }
+  const std::byte* key_at(std::size_t position) const noexcept {
+    return page_of(position) + position % page_rows * key_bytes();
+  }
+  const std::byte* value_at(std::size_t position) const noexcept {
+    return page_of(position) + page_rows * key_bytes() + position % page_rows * value_bytes();
+  }
+  std::byte* key_at(std::size_t position) noexcept {
+    return const_cast<std::byte*>(std::as_const(*this).key_at(position));
+  }
+  std::byte* value_at(std::size_t position) noexcept {
+    return const_cast<std::byte*>(std::as_const(*this).value_at(position));
+  }
+
+  Format format_;
+  std::size_t key_size_;
+  std::size_t value_size_;
+  std::size_t length_ = 0;
+  std::size_t gap_begin_ = 0;  // rows [gap_begin_, gap_end_) have left
+  std::size_t gap_end_ = 0;
+  std::size_t pages_missing_ = 0;  // pages freed inside the gap; they would be numbered pages_in(gap_begin_) on
+  std::vector<aligned_memory> pages_;
+};
+
+}  // namespace headwise
