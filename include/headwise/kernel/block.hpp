@@ -22,16 +22,27 @@ struct row_block {
   const std::byte* keys;
   const std::byte* values;
   std::size_t rows;
+  std::size_t position;  ///< of the first row
   float bias;
 };
 
 /// The query rows of a task: `count` rows of `key_size` float32, already multiplied by the logit scale.
+/// Rows of one query token are adjacent: `group` of them, one per query head.
 struct query_block {
   const float* rows;
   std::size_t count;
+  std::size_t group;
   std::size_t key_size;
   std::size_t value_size;
   const attention_params* params;
+  std::size_t position;  ///< of the first query token
+
+  /// How many of the `most` rows from position `start` on query row `query` may see: those up to its own
+  /// position.
+  std::size_t visible(std::size_t query, std::size_t start, std::size_t most) const noexcept {
+    const std::size_t end = position + query / group + 1;
+    return end <= start ? 0 : (std::min)(most, end - start);
+  }
 };
 
 /// An unfinished softmax per query row: out / sum is the attention over what was seen so far.

@@ -8,6 +8,18 @@
 namespace headwise::kernel {
 inline namespace HEADWISE_ISA {
 
+/// a.b with 16 running sums, which fit any vector unit and keep the error of long rows small.
+inline float dot(const float* a, const float* b, std::size_t size) noexcept {
+  float lanes[16] = {};
+  std::size_t i = 0;
+  for (; i + 16 <= size; i += 16)
+    for (std::size_t lane = 0; lane < 16; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+  for (std::size_t lane = 0; lane < size % 16; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+  for (std::size_t half = 8; half > 0; half /= 2)
+    for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  return lanes[0];
+}
+
 /// c[rows x Columns] += a[rows x depth] b[depth x Columns], one tile that stays in registers.
 template <std::size_t Rows, std::size_t Columns>
 inline void product_tile(std::size_t depth, const float* a, std::size_t a_stride, const float* b, std::size_t b_stride,

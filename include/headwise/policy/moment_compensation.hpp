@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "headwise/kernel/product.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/store/row_sums.hpp"
@@ -47,15 +48,7 @@ struct moment_compensation {
     /// (C_vk q)_i
     float covariance_times(const float* query, std::size_t i) const noexcept {
       const std::size_t keys = sums_.key_size();
-      const float* const row = co_moment_.data() + i * keys;
-      float lanes[16] = {};
-      std::size_t j = 0;
-      for (; j + 16 <= keys; j += 16)
-        for (std::size_t lane = 0; lane < 16; ++lane) lanes[lane] += row[j + lane] * query[j + lane];
-      for (std::size_t lane = 0; j < keys; ++j, ++lane) lanes[lane] += row[j] * query[j];
-      for (std::size_t half = 8; half > 0; half /= 2)
-        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-      return lanes[0] / static_cast<float>(sums_.count());
+      return kernel::dot(co_moment_.data() + i * keys, query, keys) / static_cast<float>(sums_.count());
     }
 
    private:

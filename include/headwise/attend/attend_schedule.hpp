@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "headwise/attend/softmax_merge.hpp"
+#include "headwise/core/attention_params.hpp"
+#include "headwise/core/error.hpp"
+#include "headwise/core/model_shape.hpp"
+#include "headwise/core/token_view.hpp"
+#include "headwise/element/read_rows.hpp"
+#include "headwise/kernel/kernel.hpp"
+#include "headwise/store/run.hpp"
+
+namespace headwise {
+
+// What attend reads: a cache, or anything else that offers
+//   | Expression                              | Returns       | Meaning                                               |
+//   | cache.shape()                           | model_shape   |                                                       |
+//   | cache.head(layer, kv_head)              | const Head&   |                                                       |
+//   | head.length()                           | std::size_t   | tokens seen                                           |
+//   | head.runs(), head.run_at(i)             | n, run        | the kept rows, in the order of position (store/run.hpp)|
+//   | head.format()                           | a format      | of those rows                                         |
+//   | head.folded()                           | std::size_t   | rows that a summary stands for                        |
+//   | head.kept_from()                        | std::size_t   | rows at positions from here on are all kept           |
+//   | head.evaluate(query, params, value_out) | summary_logit | the summary's row (policy/compensation.hpp)           |
+
+/// The independent tasks of one attention call, and its scratch memory, which is kept for the next call: one schedule
+/// per concurrent caller, and nothing is allocated once it has seen the largest call.
+///
+/// A task is a range of rows of one KV head, or its summary, against a block of queries of all query heads of the
+/// group. Its borders depend on positions and on the shape of the call, never on the number of workers; whoever
+/// finishes the last task of a block merges the parts in the order of position. So the bits are the same for 1 worker
+/// and for 64.
+class attend_schedule {
+ public:
+  /// Splits the attention of `q` [tokens, query_heads, head_dim] over a layer into tasks. The cache, q and out
+  /// [tokens, query_heads, value_dim] must stay as they are until all tasks have run. Refuses wrong shapes, more
+  /// queries than tokens, and queries at positions before rows that have been folded.
+  template <class Cache>
+  void prepare(const Cache& cache, std::size_t layer, const token_view& q, const output_view& out,
+               const attention_params& params = {});
+
+  /// How many tasks there are, longest first.
+  std::size_t tasks() const noexcept { return tasks_.size(); }
+
+  /// Runs one task. Each must run once; any thread, any order.
+  template <class Cache>
+  void run(const Cache& cache, std::size_t i) noexcept;
+
+  /// Bytes of scratch memory held.
+  std::size_t scratch_bytes() const noexcept {
+    return (partials_.capacity() + workspaces_.capacity()) * sizeof(float) + tasks_.capacity() * sizeof(task) +
+           blocks_.capacity() * sizeof(query_rows);
+  }
+
+ private:
+  static constexpr std::size_t target_rows = 96;          // query rows (queries x group) of a task
+  static constexpr std::size_t target_bytes = 256 * 1024;  // keys and values of a task, for a single block of queries
+  static constexpr std::size_t most_workspaces = 64;
+
+  struct query_rows {  // a block of queries of one KV head, and the parts its softmax comes in
+    std::size_t kv_head;
+    std::size_t first_query;
+    std::size_t queries;
+    std::size_t first_part;
+    std::size_t parts;
+    bool summary;  // the last part is the summary
+  };
+  struct task {
+    std::size_t block;
+    std::size_t part;
+    std::size_t first_run;
+    std::size_t last_run;  // == first_run: the summary
+    std::size_t rows;
+  };
+
+  std::size_t rows_in(const query_rows& block) const noexcept { return block.queries * shape_.group(); }
+  static std::size_t padded(std::size_t floats) noexcept { return (floats + 15) / 16 * 16; }
+  std::size_t part_floats() const noexcept { return padded(block_queries_ * shape_.group() * (2 + shape_.value_size())); }
+  std::size_t workspace_floats() const noexcept {
+    const std::size_t rows = block_queries_ * shape_.group();
+    return padded(rows * shape_.key_size() + kernel::scratch_floats(rows, shape_.key_size(), shape_.value_size()));
+  }
+  kernel::softmax_rows part(const query_rows& block, std::size_t index) noexcept {
+    float* const start = partials_.data() + (block.first_part + index) * part_floats();
+    return {start, start + rows_in(block), start + 2 * rows_in(block)};
+  }
+
+  /// A workspace that no other running task uses.
+  std::size_t claim_workspace() noexcept {
+    for (;;) {
+      for (std::size_t i = 0; i < workspace_count_; ++i)
+        if (!taken_[i].exchange(true, std::memory_order_acquire)) return i;
+      std::this_thread::yield();
+    }
+  }
+
+  void merge(const query_rows& block) noexcept;
+
+  model_shape shape_;
+  token_view q_;
+  output_view out_;
+  attention_params params_;
+  std::size_t layer_ = 0;
+  std::size_t block_queries_ = 1;
+  std::vector<query_rows> blocks_;
+  std::vector<task> tasks_;
+  std::vector<float> partials_;
+  std::vector<float> workspaces_;
+  std::size_t workspace_count_ = 0;
+  std::unique_ptr<std::atomic<bool>[]> taken_;
+  std::unique_ptr<std::atomic<std::size_t>[]> unfinished_;  // parts of each block
+  std::size_t unfinished_capacity_ = 0;
+};
+
+template <class Cache>
+void attend_schedule::prepare(const Cache& cache, std::size_t layer, const token_view& q, const output_view& out,
+                              const attention_params& params) {
+  tasks_.clear();
+  blocks_.clear();
+  shape_ = cache.shape();
+  check(params);
+  detail::check_view(q, "attend: queries", shape_.query_heads, shape_.key_size());
+  detail::check_view(out, "attend: output", shape_.query_heads, shape_.value_size());
+  if (q.tokens != out.tokens) detail::fail("attend: ", q.tokens, " queries and room for ", out.tokens, " outputs");
+  if (q.tokens == 0) return;
+  const std::size_t length = cache.head(layer, 0).length();
+  if (q.tokens > length)
+    detail::fail("attend: ", q.tokens, " queries in layer ", layer, ", which has seen ", length, " tokens");
+  const std::size_t first_position =
+      params.first_position == attention_params::newest ? length - q.tokens : params.first_position;
+  if (first_position > length - q.tokens)
+    detail::fail("attend: queries at positions from ", first_position, " to ", first_position + q.tokens - 1,
+                 " in layer ", layer, ", which has seen ", length, " tokens");
+
+  q_ = q;
+  out_ = out;
+  layer_ = layer;
+  params_ = params;
+  params_.scale = params.scale_for(shape_.key_size());
+  params_.first_position = first_position;
+  block_queries_ = (std::min)(q.tokens, (std::max)(std::size_t{1}, target_rows / shape_.group()));
+  const std::size_t query_blocks = (q.tokens + block_queries_ - 1) / block_queries_;
+
+  std::size_t parts = 0;
+  for (std::size_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
+    const auto& head = cache.head(layer, kv_head);
+    if (first_position + 1 < head.kept_from())
+      detail::fail("attend: a query at position ", first_position, " of KV head ", layer, ".", kv_head,
+                   ", whose rows up to ", head.kept_from() - 1, " have left");
+    // Many blocks of queries are parallel enough: longer ranges of rows then keep the parts to merge few.
+    const std::size_t row_bytes = head.format().bytes(shape_.key_size()) + head.format().bytes(shape_.value_size());
+    const std::size_t pages = (std::max)(std::size_t{1}, target_bytes / (row_bytes * kernel::block_rows));
+    const std::size_t span = pages * kernel::block_rows * query_blocks;
+    for (std::size_t b = 0; b < query_blocks; ++b) {
+      query_rows block{kv_head, b * block_queries_, 0, parts, 0, head.folded() != 0};
+      block.queries = (std::min)(block_queries_, q.tokens - block.first_query);
+      const std::size_t end = first_position + block.first_query + block.queries;  // keys from here on are unseen
+      for (std::size_t i = 0; i < head.runs();) {
+        task next{blocks_.size(), block.parts, i, i, 0};
+        const std::size_t range = head.run_at(i).position / span;
+        for (; i < head.runs() && head.run_at(i).position / span == range; ++i) {
+          const headwise::run rows = head.run_at(i);
+          if (rows.position >= end) break;
+          next.rows += rows.rows;
+        }
+        next.last_run = i;
+        if (next.rows != 0) {
+          tasks_.push_back(next);
+          ++block.parts;
+        }
+        if (i < head.runs() && head.run_at(i).position >= end) break;
+      }
+      if (block.summary) {
+        tasks_.push_back({blocks_.size(), block.parts, 0, 0, 0});
+        ++block.parts;
+      }
+      parts += block.parts;
+      blocks_.push_back(block);
+    }
+  }
+  std::sort(tasks_.begin(), tasks_.end(), [](const task& a, const task& b) {
+    return a.rows != b.rows ? a.rows > b.rows : (a.block != b.block ? a.block < b.block : a.part < b.part);
+  });
+
+  partials_.resize((std::max)(partials_.size(), parts * part_floats()));
+  workspace_count_ = (std::min)(tasks_.size(), most_workspaces);
+  workspaces_.resize((std::max)(workspaces_.size(), workspace_count_ * workspace_floats()));
+  if (!taken_) taken_ = std::make_unique<std::atomic<bool>[]>(most_workspaces);
+  if (unfinished_capacity_ < blocks_.size()) {
+    unfinished_ = std::make_unique<std::atomic<std::size_t>[]>(blocks_.size());
+    unfinished_capacity_ = blocks_.size();
+  }
+  for (std::size_t b = 0; b < blocks_.size(); ++b) unfinished_[b].store(blocks_[b].parts, std::memory_order_relaxed);
+}
+
+template <class Cache>
+void attend_schedule::run(const Cache& cache, std::size_t i) noexcept {
+  const task& mine = tasks_[i];
+  const query_rows& block = blocks_[mine.block];
+  const auto& head = cache.head(layer_, block.kv_head);
+  const std::size_t workspace = claim_workspace();
+  float* const rows = workspaces_.data() + workspace * workspace_floats();
+  float* const scratch = rows + rows_in(block) * shape_.key_size();
+
+  // Rows of the softmax: queries one after another, the query heads of the group side by side.
+  const std::size_t group = shape_.group();
+  for (std::size_t row = 0; row < rows_in(block); ++row) {
+    float* const query = rows + row * shape_.key_size();
+    detail::read_row(q_, block.first_query + row / group, block.kv_head * group + row % group, query);
+    for (std::size_t j = 0; j < shape_.key_size(); ++j) query[j] *= params_.scale;
+  }
+  const kernel::query_block queries{rows,
+                                    rows_in(block),
+                                    group,
+                                    shape_.key_size(),
+                                    shape_.value_size(),
+                                    &params_,
+                                    params_.first_position + block.first_query};
+  const kernel::softmax_rows state = part(block, mine.part);
+  if (mine.first_run == mine.last_run) {
+    for (std::size_t row = 0; row < queries.count; ++row) {
+      const auto weight =
+          head.evaluate(rows + row * shape_.key_size(), params_, state.out + row * shape_.value_size());
+      state.maximum[row] = params_.capped(weight.mean_logit) + weight.log_mass;
+      state.sum[row] = 1.0F;
+    }
+  } else {
+    state.clear(queries.count, queries.value_size);
+    for (std::size_t r = mine.first_run; r < mine.last_run; ++r) {
+      const headwise::run part = head.run_at(r);
+      kernel::attend_block(head.format(), {part.keys, part.values, part.rows, part.position, part.bias}, queries,
+                           scratch, state);
+    }
+  }
+  taken_[workspace].store(false, std::memory_order_release);
+  if (unfinished_[mine.block].fetch_sub(1, std::memory_order_acq_rel) == 1) merge(block);
+}
+
+inline void attend_schedule::merge(const query_rows& block) noexcept {
+  const std::size_t group = shape_.group();
+  for (std::size_t row = 0; row < rows_in(block); ++row) {
+    const auto part_at = [&](std::size_t i) {
+      const kernel::softmax_rows state = part(block, i);
+      return detail::partial_softmax{state.maximum[row], state.sum[row], state.out + row * shape_.value_size()};
+    };
+    const std::size_t token = block.first_query + row / group;
+    const std::size_t query_head = block.kv_head * group + row % group;
+    detail::merge_softmax(block.parts, part_at, block.summary,
+                          out_.data + token * out_.token_stride + query_head * out_.head_stride, shape_.value_size());
+  }
+}
+
+}  // namespace headwise
