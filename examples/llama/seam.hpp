@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <vector>
+
+#include "headwise/core/attention_params.hpp"
+#include "headwise/core/model_shape.hpp"
+#include "headwise/core/token_view.hpp"
+
+// The seam between headwise and an unmodified llama.cpp: this file and seam.cpp, to be copied into an engine.
+// It needs llama.h, ggml.h and public headwise headers, nothing else.
+
+struct ggml_tensor;
+struct llama_context_params;
+
+namespace headwise_llama {
+
+/// One layer of one chunk of tokens: what the graph computed, and where the attention output belongs.
+/// All views die when the hook returns.
+struct attention_call {
+  std::size_t layer = 0;
+  headwise::token_view q;     ///< [query head, token, head_dim], after RoPE
+  headwise::token_view k;     ///< [KV head, token, head_dim], after RoPE
+  headwise::token_view v;     ///< [KV head, token, value_dim]
+  headwise::output_view out;  ///< [query head, token, value_dim]; holds llama.cpp's own output until overwritten
+  headwise::attention_params params;
+};
+
+/// Owns the KV cache in llama.cpp's place: keeps k and v, attends, writes `out`. May throw.
+using attention_hook = std::function<void(const attention_call&)>;
+
+/// Turns the nodes of llama.cpp's graph into calls of a hook, one per layer, in order, on the thread that decodes.
+///
+///     seam bridge(shape);
+///     bridge.install(context_params);      // the context needs flash attention, and the seam must outlive it
+///     ...
+///     bridge.begin(hook);
+///     llama_decode(context, batch);        // of one sequence
+///     bridge.finish();                     // throws what went wrong inside
+class seam {
+ public:
+  explicit seam(const headwise::model_shape& shape) : shape_(shape) { headwise::check(shape); }
+  seam(const seam&) = delete;  // llama.cpp holds its address
+  seam& operator=(const seam&) = delete;
+
+  /// Sets cb_eval, flash attention, and a place in host memory for what the callback reads.
+  void install(llama_context_params& params);
+
+  /// Before every llama_decode. The hook must live until finish().
+  void begin(const attention_hook& hook);
+
+  /// After every llama_decode, failed ones included: rethrows the first error of a hook or of the checks below, and
+  /// refuses a graph in which not every layer asked for attention.
+  void finish();
+
+ private:
+  /// Rows of one cache tensor, copied because the graph may reuse their memory before attention runs.
+  struct kept_rows {
+    std::vector<std::byte> bytes;
+    headwise::token_view view;
+    bool filled = false;
+  };
+
+  static bool callback(ggml_tensor* node, bool ask, void* self) noexcept;
+  void take(const ggml_tensor& node);
+  void keep(kept_rows& rows, const ggml_tensor& source, const char* what, std::size_t dim);
+  void attend(const ggml_tensor& node);
+
+  headwise::model_shape shape_;
+  const attention_hook* hook_ = nullptr;
+  std::size_t layers_done_ = 0;  ///< since begin(); grows past shape_.layers when llama.cpp splits a batch
+  kept_rows keys_;
+  kept_rows values_;
+  std::exception_ptr error_;
+};
+
+}  // namespace headwise_llama

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: MIT
+// The seam and the engine on a real model: HEADWISE_MODEL names a GGUF of plain grouped-query attention.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine.hpp"
+#include "gguf.h"
+#include "headwise/core/error.hpp"
+#include "seam.hpp"
+
+namespace {
+
+using namespace headwise_llama;
+namespace fs = std::filesystem;
+
+std::string model_path() {
+  const char* path = std::getenv("HEADWISE_MODEL");
+  return path ? path : "";
+}
+
+/// A folder for models made here; the float32 copy in it is large and made once.
+fs::path scratch() {
+  const char* chosen = std::getenv("HEADWISE_TEST_DIR");
+  const fs::path folder = chosen ? fs::path(chosen) : fs::temp_directory_path() / "headwise_llama_test";
+  fs::create_directories(folder);
+  return folder;
+}
+
+const engine& quantised_model() {
+  static const engine model(model_path());
+  return model;
+}
+
+const engine& f32_model() {
+  static const engine model([] {
+    const fs::path copy = scratch() / (fs::path(model_path()).stem().string() + ".F32.gguf");
+    if (!fs::exists(copy)) write_f32_copy(model_path(), copy.string());
+    return copy.string();
+  }());
+  return model;
+}
+
+std::vector<token> random_tokens(const engine& model, std::size_t count) {
+  const std::vector<token> ordinary = model.ordinary_tokens();
+  std::mt19937 random(7);
+  std::vector<token> tokens(count);
+  for (token& id : tokens) id = ordinary[random() % ordinary.size()];
+  return tokens;
+}
+
+float largest_difference(const float* a, const float* b, std::size_t count) {
+  float largest = 0.0F;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(a[i] - b[i]));
+  return largest;
+}
+
+/// Attention as the textbook has it, in double precision: every key and value kept as it came.
+class textbook_attention {
+ public:
+  explicit textbook_attention(const headwise::model_shape& shape) : shape_(shape), layers_(shape.layers) {}
+
+  void operator()(const attention_call& call) {
+    layer& rows = layers_[call.layer];
+    store(rows.keys, call.k);
+    store(rows.values, call.v);
+    const std::size_t key_row = shape_.kv_heads * shape_.key_size();
+    const std::size_t value_row = shape_.kv_heads * shape_.value_size();
+    const std::size_t before = rows.keys.size() / key_row - call.q.tokens;
+    const double scale = call.params.scale_for(shape_.head_dim);
+    std::vector<double> weights;
+    for (std::size_t t = 0; t < call.q.tokens; ++t) {
+      for (std::size_t h = 0; h < call.q.heads; ++h) {
+        const float* q = static_cast<const float*>(call.q.data) + t * call.q.token_stride + h * call.q.head_stride;
+        const std::size_t kv_head = h / shape_.group();
+        weights.assign(before + t + 1, 0.0);
+        for (std::size_t n = 0; n < weights.size(); ++n) {
+          const float* k = rows.keys.data() + n * key_row + kv_head * shape_.key_size();
+          for (std::size_t d = 0; d < shape_.key_size(); ++d) weights[n] += double{q[d]} * double{k[d]} * scale;
+        }
+        const double largest = *std::max_element(weights.begin(), weights.end());
+        double sum = 0.0;
+        for (double& weight : weights) sum += weight = std::exp(weight - largest);
+        float* out = call.out.data + t * call.out.token_stride + h * call.out.head_stride;
+        for (std::size_t d = 0; d < shape_.value_size(); ++d) {
+          double value = 0.0;
+          for (std::size_t n = 0; n < weights.size(); ++n)
+            value += weights[n] * double{rows.values[n * value_row + kv_head * shape_.value_size() + d]};
+          out[d] = static_cast<float>(value / sum);
+        }
+      }
+    }
+  }
+
+ private:
+  struct layer {
+    std::vector<float> keys;
+    std::vector<float> values;
+  };
+
+  static void store(std::vector<float>& rows, const headwise::token_view& view) {
+    ASSERT_EQ(view.type, headwise::element_type::f32);
+    for (std::size_t t = 0; t < view.tokens; ++t)
+      for (std::size_t h = 0; h < view.heads; ++h) {
+        const float* row = static_cast<const float*>(view.data) + t * view.token_stride + h * view.head_stride;
+        rows.insert(rows.end(), row, row + view.dim);
+      }
+  }
+
+  headwise::model_shape shape_;
+  std::vector<layer> layers_;
+};
+
+attention_hook nothing() {
+  return [](const attention_call&) {};
+}
+
+/// What an engine says when it refuses a file.
+std::string refusal(const fs::path& path) {
+  try {
+    const engine model(path.string());
+  } catch (const headwise::error& refused) {
+    return refused.what();
+  }
+  return "accepted";
+}
+
+void expect_refused(const fs::path& path, const std::string& reason) {
+  const std::string message = refusal(path);
+  EXPECT_EQ(message.find(path.string() + ": "), 0U) << message;
+  EXPECT_NE(message.find(reason), std::string::npos) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+}
+
+/// Every test needs the model, for its weights or for its metadata.
+class llama : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (model_path().empty()) GTEST_SKIP() << "HEADWISE_MODEL names no model";
+  }
+};
+
+// --- the seam -------------------------------------------------------------------------------------------------------
+
+TEST_F(llama, TextbookAttentionGivesStockLogitsOnTheF32Model) {
+  const engine& model = f32_model();
+  const std::vector<token> tokens = random_tokens(model, 301);
+  stock_options stock_way;
+  stock_way.context = 512;
+  stock_way.flash_attention = false;
+  stock_way.format = cache_format::f32;
+  stock_session stock(model, stock_way);
+  const logit_rows expected = stock.decode(tokens, logits_of::all);
+
+  session ours(model, {/*chunk*/ 64, /*threads*/ 0});
+  textbook_attention attention(model.shape());
+  const logit_rows found = ours.decode(tokens, 0, std::ref(attention), logits_of::all);
+  ASSERT_EQ(found.size(), tokens.size());
+  for (const std::size_t position : {0U, 1U, 63U, 64U, 100U, 300U}) {
+    const float difference = largest_difference(expected[position], found[position], found.vocabulary);
+    std::printf("position %zu: largest logit difference %.2g\n", position, static_cast<double>(difference));
+    EXPECT_LE(difference, 0.01F) << position;
+  }
+}
+
+TEST_F(llama, ChunksDoNotMatterAndOneSessionServesManyCaches) {
+  const engine& model = quantised_model();
+  const std::vector<token> tokens = random_tokens(model, 40);
+  session ours(model, {/*chunk*/ 16, /*threads*/ 0});
+  textbook_attention first(model.shape());
+  textbook_attention second(model.shape());
+  const logit_rows whole = ours.decode(tokens, 0, std::ref(first), logits_of::last);
+  logit_rows single;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    single = ours.decode({tokens[i]}, i, std::ref(second), logits_of::last);
+    if (i % 16 == 0) ours.decode({tokens[0]}, 100 + i, nothing(), logits_of::none);  // somebody else's turn
+  }
+  ASSERT_EQ(single.size(), 1U);
+  EXPECT_LE(largest_difference(whole[0], single[0], whole.vocabulary), 0.5F);  // quantised activations round by batch
+  EXPECT_EQ(whole.best(0), single.best(0));
+}
+
+TEST_F(llama, EveryLayerIsSeenOnceInOrderWithTheModelsShape) {
+  const engine& model = quantised_model();
+  const headwise::model_shape& shape = model.shape();
+  std::size_t calls = 0;
+  session ours(model);
+  const logit_rows rows = ours.decode(
+      random_tokens(model, 300), 0,
+      [&](const attention_call& call) {
+        EXPECT_EQ(call.layer, calls % shape.layers);
+        const std::size_t tokens = calls < shape.layers ? 256 : 44;
+        EXPECT_EQ(call.q.tokens, tokens);
+        EXPECT_EQ(call.k.tokens, tokens);
+        EXPECT_EQ(call.v.tokens, tokens);
+        EXPECT_EQ(call.q.heads, shape.query_heads);
+        EXPECT_EQ(call.k.heads, shape.kv_heads);
+        EXPECT_EQ(call.out.dim, shape.value_size());
+        ++calls;
+      },
+      logits_of::none);
+  EXPECT_EQ(calls, 2 * shape.layers);
+  EXPECT_EQ(rows.size(), 0U);
+}
+
+TEST_F(llama, AnErrorInTheHookComesOutAndTheSessionGoesOn) {
+  const engine& model = quantised_model();
+  session ours(model);
+  const std::vector<token> tokens = random_tokens(model, 10);
+  std::size_t calls = 0;
+  const auto failing = [&](const attention_call& call) {
+    ++calls;
+    if (call.layer == 3) throw headwise::error("no more memory");
+  };
+  try {
+    ours.decode(tokens, 0, failing);
+    FAIL() << "expected an error";
+  } catch (const headwise::error& failed) {
+    EXPECT_STREQ(failed.what(), "no more memory");
+  }
+  EXPECT_EQ(calls, 4U);  // nothing is called after the first error
+  EXPECT_EQ(ours.decode(tokens, 0, nothing()).size(), 1U);
+}
+
+TEST_F(llama, PositionsBeyondTheTrainedContextAreRefusedBeforeAnythingRuns) {
+  const engine& model = quantised_model();
+  session ours(model);
+  const std::size_t limit = model.context_length();
+  std::size_t calls = 0;
+  const attention_hook count = [&](const attention_call&) { ++calls; };
+  EXPECT_THROW(ours.decode({1, 2}, limit - 1, count), headwise::error);
+  EXPECT_THROW(ours.decode({1}, limit + 5, count), headwise::error);
+  EXPECT_THROW(ours.decode({-1}, 0, count), headwise::error);
+  EXPECT_THROW(ours.decode({static_cast<token>(model.vocabulary_size())}, 0, count), headwise::error);
+  EXPECT_EQ(calls, 0U);
+  EXPECT_NO_THROW(ours.decode({1}, limit - 1, count));
+  EXPECT_EQ(ours.decode(std::vector<token>{}, 0, count).size(), 0U);
+}
+
+// --- the engine -----------------------------------------------------------------------------------------------------
+
+TEST_F(llama, TextGoesThroughTheTokenizerAndBack) {
+  const engine& model = quantised_model();
+  const std::string text = "The key of Gaza is 48213.\n\xC3\xA9";
+  std::string back;
+  for (const token id : model.tokenize(text, false, false)) back += model.piece(id);
+  EXPECT_EQ(back, text);
+  EXPECT_TRUE(model.tokenize("", false, false).empty());
+  const engine::chat_frame frame = model.chat();
+  EXPECT_NE(frame.before.find("user"), std::string::npos);
+  EXPECT_NE(frame.after.find("assistant"), std::string::npos);
+}
+
+TEST_F(llama, OrdinaryTokensAreNotControlTokens) {
+  const engine& model = quantised_model();
+  const std::vector<token> ids = model.ordinary_tokens();
+  EXPECT_GT(ids.size(), model.vocabulary_size() / 2);
+  for (const token id : ids) EXPECT_FALSE(model.ends_generation(id));
+  if (const auto first = model.first_token()) {
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), *first), 0);
+  }
+}
+
+// --- refusals: real damaged files -----------------------------------------------------------------------------------
+
+TEST_F(llama, FilesThatAreNoModelAreRefused) {
+  const fs::path folder = scratch();
+  const auto write = [&](const char* name, const std::string& bytes) {
+    std::ofstream(folder / name, std::ios::binary) << bytes;
+    return folder / name;
+  };
+  expect_refused(folder / "missing.gguf", "No such file");
+  expect_refused(folder, "a directory");
+  expect_refused(write("empty.gguf", ""), "empty");
+  expect_refused(write("short.gguf", "GG"), "not a GGUF file");
+  expect_refused(write("text.gguf", "once upon a time"), "not a GGUF file");
+  expect_refused(write("magic_only.gguf", "GGUF"), "damaged or truncated GGUF header");
+  expect_refused(write("noise.gguf", "GGUF\x03" + std::string(3, '\0') + std::string(64, '\x7f')),
+                 "damaged or truncated GGUF header");
+}
+
+TEST_F(llama, TruncatedModelsAreRefused) {
+  const std::uintmax_t size = fs::file_size(model_path());
+  const fs::path cut = scratch() / "truncated.gguf";
+  for (const std::uintmax_t length : {std::uintmax_t{24}, std::uintmax_t{1000}, size / 1000, size / 2, size - 1}) {
+    std::vector<char> bytes(length);
+    std::ifstream(model_path(), std::ios::binary).read(bytes.data(), static_cast<std::streamsize>(length));
+    std::ofstream(cut, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(length));
+    expect_refused(cut, "truncated");
+  }
+}
+
+/// The metadata of the real model, changed, without tensors.
+class changed_model {
+ public:
+  explicit changed_model(const char* name) : path_(scratch() / (std::string(name) + ".gguf")) {
+    file_.reset(gguf_init_empty());
+    const gguf_init_params params = {/*no_alloc*/ true, /*ctx*/ nullptr};
+    const std::unique_ptr<gguf_context, decltype(&gguf_free)> original(
+        gguf_init_from_file(model_path().c_str(), params), gguf_free);
+    gguf_set_kv(file_.get(), original.get());
+    architecture_ = gguf_get_val_str(file_.get(), gguf_find_key(file_.get(), "general.architecture"));
+  }
+
+  gguf_context* file() { return file_.get(); }
+  std::string field(const char* name) const { return architecture_ + "." + name; }
+  changed_model& set(const char* name, std::uint32_t number) {
+    gguf_set_val_u32(file(), field(name).c_str(), number);
+    return *this;
+  }
+  changed_model& set(const char* name, const std::vector<std::uint32_t>& numbers) {
+    gguf_set_arr_data(file(), field(name).c_str(), GGUF_TYPE_UINT32, numbers.data(), numbers.size());
+    return *this;
+  }
+  changed_model& add_tensor(const char* name) {
+    std::vector<char> memory(4096);
+    const std::unique_ptr<ggml_context, decltype(&ggml_free)> context(
+        ggml_init({memory.size(), memory.data(), /*no_alloc*/ false}), ggml_free);
+    ggml_tensor* tensor = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, 32);
+    ggml_set_name(tensor, name);
+    std::memset(tensor->data, 0, ggml_nbytes(tensor));
+    gguf_add_tensor(file(), tensor);
+    return write(), *this;  // while the tensor's data lives
+  }
+  fs::path write() {
+    EXPECT_TRUE(gguf_write_to_file(file(), path_.string().c_str(), /*only_meta*/ false));
+    return path_;
+  }
+  fs::path path() const { return path_; }
+
+ private:
+  struct freed {
+    void operator()(gguf_context* file) const { gguf_free(file); }
+  };
+  fs::path path_;
+  std::unique_ptr<gguf_context, freed> file_;
+  std::string architecture_;
+};
+
+TEST_F(llama, ModelsOfOtherKindsAreRefusedByTheirFields) {
+  changed_model other("other_kind");
+  gguf_set_val_str(other.file(), "general.architecture", "abacus");
+  expect_refused(other.write(), "abacus");
+
+  changed_model unnamed("unnamed");
+  gguf_remove_key(unnamed.file(), "general.architecture");
+  expect_refused(unnamed.write(), "general.architecture");
+
+  expect_refused(changed_model("alibi").set("attention.max_alibi_bias", 8).write(), "max_alibi_bias is 8");
+  expect_refused(changed_model("window").set("attention.sliding_window", 1024).write(), "sliding_window is 1024");
+  expect_refused(changed_model("latent").set("attention.kv_lora_rank", 512).write(), "kv_lora_rank is 512");
+  expect_refused(changed_model("recurrent").set("ssm.state_size", 16).write(), "ssm.state_size is 16");
+  expect_refused(changed_model("shared").set("attention.shared_kv_layers", 10).write(), "shared_kv_layers is 10");
+  expect_refused(changed_model("no_heads").set("attention.head_count", 0).write(), "attention.head_count is missing");
+  expect_refused(changed_model("encoder").set("attention.causal", 0).write(), "attention.causal");
+
+  std::vector<std::uint32_t> heads(quantised_model().shape().layers, 3);
+  heads[7] = 1;
+  expect_refused(changed_model("ragged").set("attention.head_count_kv", heads).write(),
+                 "head_count_kv differs by layer: 3 in layer 0, 1 in layer 7");
+
+  changed_model text("text_number");
+  gguf_set_val_str(text.file(), text.field("block_count").c_str(), "thirty");
+  expect_refused(text.write(), "block_count is a str");
+
+  expect_refused(changed_model("sinks").add_tensor("blk.0.attn_sinks.weight").path(), "attention sinks");
+  expect_refused(changed_model("longrope").add_tensor("rope_factors_long.weight").path(), "depend on the context size");
+}
+
+TEST_F(llama, WindowsThatAreOffAreNoReasonToRefuse) {
+  // Without tensors these cannot load: what counts is that the window is not the reason.
+  const auto reason = [](changed_model& model) { return refusal(model.write()); };
+  const std::uint32_t context = static_cast<std::uint32_t>(quantised_model().context_length());
+  EXPECT_EQ(reason(changed_model("whole").set("attention.sliding_window", context)).find("sliding"), std::string::npos);
+  EXPECT_EQ(reason(changed_model("zero").set("attention.sliding_window", 0)).find("sliding"), std::string::npos);
+  changed_model off("pattern_off");
+  off.set("attention.sliding_window", 1024).set("attention.sliding_window_pattern", 0);
+  EXPECT_EQ(reason(off).find("sliding"), std::string::npos);
+}
+
+}  // namespace
