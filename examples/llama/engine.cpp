@@ -156,8 +156,8 @@ class metadata {
   std::size_t required(const char* name) const {
     const std::size_t number = same_everywhere(name);
     if (number == 0)
-      refuse(path_,
-             field(name) + " is missing or 0, expected a positive number (architecture '" + architecture_ + "')");
+      refuse(path_, "architecture '" + architecture_ + "' with " + field(name) +
+                        " missing or 0, expected a language model with attention");
     return number;
   }
 

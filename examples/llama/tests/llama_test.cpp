@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,6 +18,7 @@
 #include "engine.hpp"
 #include "gguf.h"
 #include "headwise/core/error.hpp"
+#include "llama.h"
 #include "seam.hpp"
 
 namespace {
@@ -247,6 +249,129 @@ TEST_F(llama, PositionsBeyondTheTrainedContextAreRefusedBeforeAnythingRuns) {
   EXPECT_EQ(ours.decode(std::vector<token>{}, 0, count).size(), 0U);
 }
 
+// --- the seam, fed with nodes made here: what only the graph tells ---------------------------------------------------
+
+/// One layer's nodes as llama.cpp builds them, for a model of 2 query heads and 1 KV head of 32 elements.
+class handmade_layer : public ::testing::Test {
+ protected:
+  static constexpr int dim = 32;
+  static constexpr int tokens = 3;
+  static constexpr int cells = 8;
+
+  handmade_layer() : context_(ggml_init({1 << 20, nullptr, /*no_alloc*/ true}), ggml_free) {
+    key_cache = tensor(GGML_TYPE_F16, "cache_k_l0", dim, cells);
+    value_cache = tensor(GGML_TYPE_F16, "cache_v_l0", dim, cells);
+    keys = tensor(GGML_TYPE_F32, "any name", dim, tokens);
+    values = tensor(GGML_TYPE_F32, "any other", dim, tokens);
+    queries = tensor(GGML_TYPE_F32, "q", dim, tokens, 2);
+  }
+
+  ggml_tensor* tensor(ggml_type type, const char* name, int a, int b, int c = 1) {
+    ggml_tensor* made = ggml_new_tensor_3d(context_.get(), type, a, b, c);
+    ggml_set_name(made, name);
+    return made;
+  }
+
+  /// Runs the three nodes, changed by `change`, through a seam; what it says at the end.
+  std::string run(const std::function<void()>& change = [] {}) {
+    ggml_context* made = context_.get();
+    ggml_tensor* indices = ggml_new_tensor_1d(made, GGML_TYPE_I64, tokens);
+    const auto rows = [&](ggml_tensor* cache) { return ggml_view_3d(made, cache, dim, cells, 1, cache->nb[1], 0, 0); };
+    attention = ggml_flash_attn_ext(made, queries, rows(key_cache), rows(value_cache), nullptr, 0.25F, 0.0F, 30.0F);
+    ggml_tensor* nodes[] = {ggml_set_rows(made, key_cache, keys, indices),
+                            ggml_set_rows(made, value_cache, values, indices), attention};
+    const std::unique_ptr<ggml_backend_buffer, decltype(&ggml_backend_buffer_free)> buffer(
+        ggml_backend_alloc_ctx_tensors_from_buft(made, ggml_backend_cpu_buffer_type()), ggml_backend_buffer_free);
+    change();
+
+    headwise::model_shape shape;
+    shape.layers = 1;
+    shape.query_heads = 2;
+    shape.kv_heads = 1;
+    shape.head_dim = dim;
+    seam bridge(shape);
+    llama_context_params params = llama_context_default_params();
+    bridge.install(params);
+    const attention_hook hook = [&](const attention_call& call) { seen = call; };
+    bridge.begin(hook);
+    for (ggml_tensor* node : nodes)
+      if (params.cb_eval(node, /*ask*/ true, params.cb_eval_user_data)) {
+        EXPECT_TRUE(params.cb_eval(node, /*ask*/ false, params.cb_eval_user_data));
+      }
+    try {
+      bridge.finish();
+    } catch (const headwise::error& refused) {
+      return refused.what();
+    }
+    return "accepted";
+  }
+
+  void expect_refusal(const std::string& message, const std::string& reason) {
+    EXPECT_EQ(message.find("layer 0: "), 0U) << message;
+    EXPECT_NE(message.find(reason), std::string::npos) << message;
+  }
+
+  ggml_tensor* key_cache;
+  ggml_tensor* value_cache;
+  ggml_tensor* keys;
+  ggml_tensor* values;
+  ggml_tensor* queries;
+  ggml_tensor* attention = nullptr;
+  attention_call seen;
+
+ private:
+  std::unique_ptr<ggml_context, decltype(&ggml_free)> context_;
+};
+
+TEST_F(handmade_layer, PlainAttentionIsTaken) {
+  EXPECT_EQ(run(), "accepted");
+  EXPECT_EQ(seen.q.tokens, 3U);
+  EXPECT_EQ(seen.q.heads, 2U);
+  EXPECT_EQ(seen.params.scale, 0.25F);
+  EXPECT_EQ(seen.params.softcap, 30.0F);
+}
+
+TEST_F(handmade_layer, SixteenBitRowsAreTakenAsTheyAre) {
+  keys = tensor(GGML_TYPE_F16, "k", dim, tokens);
+  values = tensor(GGML_TYPE_F16, "v", dim, tokens);
+  EXPECT_EQ(run([&] { values->type = GGML_TYPE_BF16; }), "accepted");
+  EXPECT_EQ(seen.k.type, headwise::element_type::f16);
+  EXPECT_EQ(seen.v.type, headwise::element_type::bf16);
+}
+
+TEST_F(handmade_layer, AlibiIsRefused) {
+  const float max_bias = 8.0F;
+  expect_refusal(run([&] { std::memcpy(&attention->op_params[1], &max_bias, sizeof max_bias); }), "ALiBi");
+}
+
+TEST_F(handmade_layer, AttentionSinksAreRefused) {
+  expect_refusal(run([&] { attention->src[4] = queries; }), "attention sinks");
+}
+
+TEST_F(handmade_layer, TensorsElsewhereAreRefused) {
+  expect_refusal(run([&] { keys->buffer = nullptr; }), "keys are not in host memory");
+}
+
+TEST_F(handmade_layer, QuantisedKeysAreRefused) {
+  expect_refusal(run([&] { keys->type = GGML_TYPE_Q8_0; }), "keys are q8_0");
+}
+
+TEST_F(handmade_layer, AnotherShapeIsRefused) {
+  queries = tensor(GGML_TYPE_F32, "q", dim, tokens, 3);
+  expect_refusal(run(), "queries are 3 heads of 32 elements, expected 2 heads of 32");
+}
+
+TEST_F(handmade_layer, ACacheOfKeysAloneIsRefused) {
+  value_cache = key_cache;
+  expect_refusal(run(), "K-only");
+}
+
+TEST_F(handmade_layer, AGraphWithoutItsCacheIsRefused) {
+  ggml_set_name(key_cache, "cache_r_l0");
+  ggml_set_name(value_cache, "cache_s_l0");
+  expect_refusal(run(), "expected its own KV cache");
+}
+
 // --- the engine -----------------------------------------------------------------------------------------------------
 
 TEST_F(llama, TextGoesThroughTheTokenizerAndBack) {
@@ -350,7 +475,7 @@ class changed_model {
 TEST_F(llama, ModelsOfOtherKindsAreRefusedByTheirFields) {
   changed_model other("other_kind");
   gguf_set_val_str(other.file(), "general.architecture", "abacus");
-  expect_refused(other.write(), "abacus");
+  expect_refused(other.write(), "architecture 'abacus' with abacus.block_count missing");
 
   changed_model unnamed("unnamed");
   gguf_remove_key(unnamed.file(), "general.architecture");
@@ -361,7 +486,7 @@ TEST_F(llama, ModelsOfOtherKindsAreRefusedByTheirFields) {
   expect_refused(changed_model("latent").set("attention.kv_lora_rank", 512).write(), "kv_lora_rank is 512");
   expect_refused(changed_model("recurrent").set("ssm.state_size", 16).write(), "ssm.state_size is 16");
   expect_refused(changed_model("shared").set("attention.shared_kv_layers", 10).write(), "shared_kv_layers is 10");
-  expect_refused(changed_model("no_heads").set("attention.head_count", 0).write(), "attention.head_count is missing");
+  expect_refused(changed_model("no_heads").set("attention.head_count", 0).write(), "attention.head_count missing or 0");
   expect_refused(changed_model("encoder").set("attention.causal", 0).write(), "attention.causal");
 
   std::vector<std::uint32_t> heads(quantised_model().shape().layers, 3);
