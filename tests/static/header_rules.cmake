@@ -11,6 +11,8 @@
 # 5. headwise.hpp reaches every header.
 cmake_minimum_required(VERSION 3.21)
 
+cmake_path(ABSOLUTE_PATH HEADERS)
+
 set(order core element kernel store policy cache attend probe profile)
 set(common headwise/fwd.hpp headwise/config.hpp headwise/version.hpp)
 set(violations 0)

@@ -65,8 +65,8 @@ class head_rows {
     const bool early = gap_begin_ == gap_end_ || i < before_gap;
     const std::size_t page = early ? i : gap_end_ / page_rows + (i - before_gap);
     const bool gap = gap_begin_ != gap_end_;
-    const std::size_t first = early ? page * page_rows : std::max(page * page_rows, gap_end_);
-    const std::size_t end = std::min((page + 1) * page_rows, early && gap ? gap_begin_ : length_);
+    const std::size_t first = early ? page * page_rows : (std::max)(page * page_rows, gap_end_);
+    const std::size_t end = (std::min)((page + 1) * page_rows, early && gap ? gap_begin_ : length_);
     return {first, end - first, key_at(first), value_at(first)};
   }
 
@@ -74,8 +74,8 @@ class head_rows {
   /// Calls leaving(run) for each run of them in order, then frees the pages that hold no kept row.
   template <class Leaving>
   void leave(std::size_t begin, std::size_t end, Leaving&& leaving) noexcept {
-    for (std::size_t first = std::max(begin, gap_end_); first < end;) {
-      const std::size_t next = std::min(end, (first / page_rows + 1) * page_rows);
+    for (std::size_t first = (std::max)(begin, gap_end_); first < end;) {
+      const std::size_t next = (std::min)(end, (first / page_rows + 1) * page_rows);
       leaving(run{first, next - first, key_at(first), value_at(first)});
       first = next;
     }
