@@ -38,15 +38,26 @@ inline std::string to_string(const model_shape& shape) {
   return text;
 }
 
-/// Refuses a shape with a zero, with query heads that are no multiple of the KV heads, or too large to be real.
-inline void check(const model_shape& shape) {
+namespace detail {
+
+/// What is wrong with a shape, or nothing.
+inline std::string shape_problem(const model_shape& shape) {
   constexpr std::size_t limit = std::size_t{1} << 20;  // keeps every product of two members far from overflow
   const auto in_range = [](std::size_t n) { return n >= 1 && n <= limit; };
   if (!in_range(shape.layers) || !in_range(shape.query_heads) || !in_range(shape.kv_heads) ||
       !in_range(shape.key_size()) || !in_range(shape.value_size()))
-    detail::fail("model_shape: every number must be in 1..", limit, ", found ", to_string(shape));
+    return join("model shape: every number must be in 1..", limit, ", found ", to_string(shape));
   if (shape.query_heads % shape.kv_heads != 0)
-    detail::fail("model_shape: query heads must be a multiple of the KV heads, found ", to_string(shape));
+    return join("model shape: query heads must be a multiple of the KV heads, found ", to_string(shape));
+  return {};
+}
+
+}  // namespace detail
+
+/// Refuses a shape with a zero, with query heads that are no multiple of the KV heads, or too large to be real.
+inline void check(const model_shape& shape) {
+  const std::string problem = detail::shape_problem(shape);
+  if (!problem.empty()) detail::fail(problem);
 }
 
 }  // namespace headwise

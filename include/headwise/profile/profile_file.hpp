@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headwise/core/head_scores.hpp"
+#include "headwise/profile/metadata.hpp"
+#include "headwise/profile/table_reader.hpp"
+#include "headwise/profile/text_file.hpp"
+
+namespace headwise {
+
+// A profile on disk, one row per query head, so that numpy and spreadsheets read it as it stands:
+//   # headwise profile 1
+//   # layers: 30            (query_heads, kv_heads, head_dim, value_dim likewise, then any other metadata)
+//   layer	kv_head	query_head	echo	induction
+//   0	0	0	0.001515	0.001569
+
+/// Writes scores as a whole or not at all. Numbers are the shortest that read back to the same double.
+inline void write_profile(const std::string& path, const head_scores& scores, const metadata& more = {}) {
+  const model_shape& shape = scores.shape();
+  std::string text = "# headwise profile 1\n" + detail::shape_lines(shape) + detail::metadata_lines(more);
+  text += "layer\tkv_head\tquery_head";
+  for (const std::string& name : scores.names()) text += "\t" + name;
+  text += "\n";
+  for (std::size_t layer = 0; layer < shape.layers; ++layer)
+    for (std::size_t head = 0; head < shape.query_heads; ++head) {
+      text += detail::join(layer, "\t", head / shape.group(), "\t", head);
+      for (const std::string& name : scores.names()) text += detail::join("\t", scores.at(name, layer, head));
+      text += "\n";
+    }
+  write_text_file(path, text);
+}
+
+/// Reads what write_profile wrote. Refuses anything else, naming file, line, field, what was found and what was
+/// expected; and, where `expected` is given, the profile of a model of another shape.
+inline head_scores read_profile(const std::string& path, const model_shape* expected = nullptr) {
+  detail::table_reader reader(path, read_text_file(path), "headwise profile 1");
+  const model_shape shape = reader.shape(expected);
+  const auto& columns = reader.columns();
+  if (columns.size() < 4 || columns[0] != "layer" || columns[1] != "kv_head" || columns[2] != "query_head")
+    reader.refuse("columns", columns[0], "layer, kv_head, query_head and at least one score");
+
+  const std::size_t rows = shape.layers * shape.query_heads;
+  std::vector<std::vector<double>> scores(columns.size() - 3, std::vector<double>(rows));
+  for (std::size_t i = 0; i < rows; ++i) {
+    reader.next_row(i, rows);
+    const std::size_t head = i % shape.query_heads;
+    reader.expect_count(0, i / shape.query_heads);
+    reader.expect_count(1, head / shape.group());
+    reader.expect_count(2, head);
+    for (std::size_t score = 0; score < scores.size(); ++score) scores[score][i] = reader.number(3 + score);
+  }
+  reader.expect_end();
+
+  head_scores result(shape);
+  for (std::size_t score = 0; score < scores.size(); ++score) {
+    const std::string name(columns[3 + score]);
+    if (name.empty() || result.has(name)) detail::fail(path, ": columns: found '", name, "', expected unique names");
+    result.add(name, std::move(scores[score]));
+  }
+  return result;
+}
+
+}  // namespace headwise
