@@ -43,8 +43,8 @@ inline float float_from_f16(std::uint16_t half) noexcept {
   const std::uint32_t special = shifted | 0x7F800000U;
   // m * 2^-24 = 2^-14 (1 + m / 1024) - 2^-14: no subnormal float32 is touched, so DAZ does not matter. The sign is
   // cleared because x - x is -0 where the program rounds down.
-  const std::uint32_t difference = detail::bits_of(detail::float_of(shifted + 0x38800000U) - detail::float_of(0x38800000U));
-  const std::uint32_t subnormal = difference & 0x7FFFFFFFU;
+  const float difference = detail::float_of(shifted + 0x38800000U) - detail::float_of(0x38800000U);
+  const std::uint32_t subnormal = detail::bits_of(difference) & 0x7FFFFFFFU;
   const std::uint32_t magnitude = shifted >= 0x0F800000U ? special : (shifted < 0x00800000U ? subnormal : normal);
   return detail::float_of(sign | magnitude);
 }
