@@ -162,12 +162,14 @@ class head_scorer {
 
   template <class Rule, class MassOn>
   void add(const Rule& rule, std::size_t token, const MassOn& mass_on, std::size_t index, masses& found) const noexcept {
+    double mass = 0.0;
     bool any = false;
     rule(probe_, token - probe_.prefix_length(), [&](std::size_t target) {
       HEADWISE_ASSERT(target + probe_.prefix_length() <= token);
-      found.sum[index] += mass_on(target);
+      mass += mass_on(target);
       any = true;
     });
+    found.sum[index] += mass > 1.0 ? 1.0 : mass;  // rounding alone goes above 1; a NaN stays one
     found.rows[index] += any ? 1 : 0;
   }
 

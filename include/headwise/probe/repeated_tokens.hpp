@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,6 +34,10 @@ class repeated_tokens {
                                     std::optional<std::int32_t> prefix = std::nullopt) {
     if (block.empty()) detail::fail("repeated_tokens: the block has no tokens");
     if (repeats < 2) detail::fail("repeated_tokens: ", repeats, " repeats, expected at least 2");
+    constexpr std::size_t most = 1U << 30;  // positions of engines are 32-bit
+    if (repeats > most / block.size())
+      detail::fail("repeated_tokens: ", repeats, " repeats of ", block.size(), " tokens, expected at most ", most,
+                   " tokens in all");
     return {std::move(block), repeats, prefix};
   }
 
@@ -54,6 +59,8 @@ class repeated_tokens {
 
   static std::vector<std::int32_t> draw(const vocabulary& from, std::size_t block, std::uint64_t seed) {
     std::vector<std::int32_t> ids = from.ordinary;
+    std::sort(ids.begin(), ids.end());  // an id that is listed twice is still one token
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     if (ids.size() < block)
       detail::fail("repeated_tokens: a block of ", block, " distinct tokens from a vocabulary of ", ids.size());
     std::mt19937_64 random(seed);
