@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <thread>
@@ -226,10 +227,15 @@ void attend_schedule::run(const Cache& cache, std::size_t i) noexcept {
   const kernel::softmax_rows state = part(block, mine.part);
   if (mine.first_run == mine.last_run) {
     for (std::size_t row = 0; row < queries.count; ++row) {
-      const auto weight =
-          head.evaluate(rows + row * shape_.key_size(), params_, state.out + row * shape_.value_size());
-      state.maximum[row] = params_.capped(weight.mean_logit) + weight.log_mass;
-      state.sum[row] = 1.0F;
+      float* const value = state.out + row * shape_.value_size();
+      const auto weight = head.evaluate(rows + row * shape_.key_size(), params_, value);
+      // The mass goes into the sum, as that of kept rows does: added to a large logit it would be rounded away. Only
+      // what the exponential could not hold stays with the logit.
+      const float log_mass = (std::min)((std::max)(weight.log_mass, -60.0F), 60.0F);
+      const float mass = std::exp(log_mass);
+      state.maximum[row] = params_.capped(weight.mean_logit) + (weight.log_mass - log_mass);
+      state.sum[row] = mass;
+      for (std::size_t j = 0; j < shape_.value_size(); ++j) value[j] *= mass;
     }
   } else {
     state.clear(queries.count, queries.value_size);

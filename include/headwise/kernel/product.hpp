@@ -24,16 +24,14 @@ inline float dot(const float* a, const float* b, std::size_t size) noexcept {
 template <std::size_t Rows, std::size_t Columns>
 inline void product_tile(std::size_t depth, const float* a, std::size_t a_stride, const float* b, std::size_t b_stride,
                          float* c, std::size_t c_stride) noexcept {
-  float sum[Rows][Columns];
-  for (std::size_t i = 0; i < Rows; ++i)
-    for (std::size_t j = 0; j < Columns; ++j) sum[i][j] = c[i * c_stride + j];
+  float sum[Rows][Columns] = {};
   for (std::size_t k = 0; k < depth; ++k)
     for (std::size_t i = 0; i < Rows; ++i) {
       const float factor = a[i * a_stride + k];
       for (std::size_t j = 0; j < Columns; ++j) sum[i][j] += factor * b[k * b_stride + j];
     }
   for (std::size_t i = 0; i < Rows; ++i)
-    for (std::size_t j = 0; j < Columns; ++j) c[i * c_stride + j] = sum[i][j];
+    for (std::size_t j = 0; j < Columns; ++j) c[i * c_stride + j] += sum[i][j];
 }
 
 template <std::size_t Rows>
@@ -46,7 +44,8 @@ inline void product_rows(std::size_t columns, std::size_t depth, const float* a,
 }
 
 /// c[rows x columns] += a[rows x depth] b[depth x columns], all row-major with the given strides.
-/// Each element of c is summed over k in order, so its bits do not depend on the other rows.
+/// Each element is summed over k in order, so its bits do not depend on the other rows, and then added to c: over many
+/// calls the rounding errors grow with their number and not with the number of all rows.
 inline void add_product(std::size_t rows, std::size_t columns, std::size_t depth, const float* a, std::size_t a_stride,
                         const float* b, std::size_t b_stride, float* c, std::size_t c_stride) noexcept {
   for (std::size_t tile = 0; tile < rows / 4; ++tile, a += 4 * a_stride, c += 4 * c_stride)

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+namespace headwise::test {
+
+/// What operator new of this program saw; one of the program's files includes support/counting_new.hpp.
+struct counted_memory {
+  std::atomic<std::size_t> live_bytes{0};   ///< as asked for, not as rounded up by the system
+  std::atomic<std::size_t> allocations{0};  ///< since the program began
+  std::atomic<long> allow{-1};              ///< that many more allocations succeed; -1: all
+  std::atomic<int> fill{-1};                ///< new memory is filled with this byte; -1: left as it comes
+};
+
+inline counted_memory& memory() noexcept {
+  static counted_memory counts;
+  return counts;
+}
+
+}  // namespace headwise::test
