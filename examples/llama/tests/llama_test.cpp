@@ -10,13 +10,17 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "engine.hpp"
 #include "gguf.h"
+#include "headwise/attend/attend.hpp"
+#include "headwise/cache/kv_cache.hpp"
 #include "headwise/core/error.hpp"
 #include "llama.h"
 #include "seam.hpp"
@@ -370,6 +374,138 @@ TEST_F(handmade_layer, AGraphWithoutItsCacheIsRefused) {
   ggml_set_name(key_cache, "cache_r_l0");
   ggml_set_name(value_cache, "cache_s_l0");
   expect_refusal(run(), "expected its own KV cache");
+}
+
+// --- the library's cache against llama.cpp's own --------------------------------------------------------------------
+
+#if defined(_OPENMP)
+using executor = headwise::openmp;
+#else
+using executor = headwise::serial;
+#endif
+
+constexpr std::size_t checkpoints[] = {100, 1000, 4000};
+constexpr std::size_t rows_each = 16;  // the tokens up to a checkpoint that are compared
+
+/// Plain sentences, the same in every run: random tokens would leave the greedy text to chance.
+std::vector<token> story(const engine& model) {
+  const char* const subjects[] = {"The miller", "A young sailor", "My neighbour", "The old teacher", "Her sister"};
+  const char* const verbs[] = {"carried", "painted", "forgot", "sold", "repaired", "described"};
+  const char* const objects[] = {"the wooden boat", "a letter from home", "the garden gate", "seven red apples"};
+  std::mt19937 random(11);
+  const auto any = [&](const auto& words) { return words[random() % std::size(words)]; };
+  std::string text;
+  std::vector<token> tokens;
+  while (tokens.size() <= checkpoints[2]) {
+    for (int i = 0; i < 200; ++i) text += std::string(any(subjects)) + " " + any(verbs) + " " + any(objects) + ". ";
+    tokens = model.tokenize(text, /*add_special*/ true, /*parse_special*/ false);
+  }
+  tokens.resize(checkpoints[2] + 1);
+  return tokens;
+}
+
+/// What a way of decoding says up to the checkpoints, and the text it goes on with.
+struct trace {
+  std::vector<logit_rows> at;
+  std::vector<token> text;
+};
+
+/// `decode(tokens, position, wanted)` continues a sequence.
+template <class Decode>
+trace follow(const engine& model, std::size_t text_length, const Decode& decode) {
+  const std::vector<token> tokens = story(model);
+  trace found;
+  std::size_t position = 0;
+  for (const std::size_t checkpoint : checkpoints) {
+    const std::size_t unseen = checkpoint + 1 - rows_each - position;
+    decode(token_span(tokens).part(position, unseen), position, logits_of::none);
+    position += unseen;
+    found.at.push_back(decode(token_span(tokens).part(position, rows_each), position, logits_of::all));
+    position += rows_each;
+  }
+  token next = found.at.back().best(rows_each - 1);
+  while (found.text.size() < text_length) {
+    found.text.push_back(next);
+    next = decode(token_span(&next, 1), position++, logits_of::last).best(0);
+  }
+  return found;
+}
+
+trace stock_trace(const engine& model, std::size_t text_length, bool flash_attention, cache_format format) {
+  stock_options options;
+  options.context = checkpoints[2] + 128;
+  options.flash_attention = flash_attention;
+  options.format = format;
+  stock_session stock(model, options);
+  return follow(model, text_length,
+                [&](token_span tokens, std::size_t, logits_of wanted) { return stock.decode(tokens, wanted); });
+}
+
+template <class Format>
+trace full_cache_trace(const engine& model, std::size_t text_length) {
+  headwise::kv_cache<Format> cache(headwise::head_plan(model.shape(), headwise::head_role::retrieval));
+  headwise::attend_schedule schedule;
+  const attention_hook hook = [&](const attention_call& call) {
+    cache.append(call.layer, call.k, call.v);
+    headwise::attend(cache, call.layer, call.q, call.out, schedule, executor{}, call.params);
+  };
+  session ours(model);
+  return follow(model, text_length, [&](token_span tokens, std::size_t position, logits_of wanted) {
+    return ours.decode(tokens, position, hook, wanted);
+  });
+}
+
+/// The largest logit difference of every row, checkpoint by checkpoint.
+std::vector<float> differences(const trace& a, const trace& b) {
+  std::vector<float> found;
+  for (std::size_t i = 0; i < a.at.size(); ++i)
+    for (std::size_t row = 0; row < rows_each; ++row)
+      found.push_back(largest_difference(a.at[i][row], b.at[i][row], a.at[i].vocabulary));
+  return found;
+}
+
+float mean(const std::vector<float>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0F) / static_cast<float>(values.size());
+}
+
+void print(const char* what, const std::vector<float>& differences) {
+  std::printf("  %-28s", what);
+  for (auto row = differences.begin(); row != differences.end(); row += rows_each)
+    std::printf(" %9.2g", static_cast<double>(*std::max_element(row, row + rows_each)));
+  std::printf("   mean of rows %.3g\n", static_cast<double>(mean(differences)));
+}
+
+TEST_F(llama, AFullCacheAgreesWithStockOnTheF32Model) {
+  const engine& model = f32_model();
+  const trace stock = stock_trace(model, 64, /*flash_attention*/ false, cache_format::f32);
+  const trace float32 = full_cache_trace<headwise::float32>(model, 64);
+  const trace float16 = full_cache_trace<headwise::float16>(model, 0);
+  std::printf("largest logit difference from stock (no flash attention, F32 cache) at 100, 1000, 4000:\n");
+  print("float32 rows", differences(stock, float32));
+  print("float16 rows", differences(stock, float16));
+  for (const float difference : differences(stock, float32)) EXPECT_LE(difference, 0.01F);
+  for (const float difference : differences(stock, float16)) EXPECT_LE(difference, 0.03F);
+  EXPECT_EQ(stock.text, float32.text);
+}
+
+// With quantised weights llama.cpp rounds activations to 8 bits, and any change of a last bit grows to the same noise:
+// stock differs from itself as much when only its cache changes from F32 to F16. So single differences are a matter of
+// chance; ours must not be larger on average, which 48 paired rows can tell to within a few percent.
+TEST_F(llama, AFullCacheIsAsCloseToStockAsStockToItselfOnTheQuantisedModel) {
+  const engine& model = quantised_model();
+  const trace stock = stock_trace(model, 0, /*flash_attention*/ false, cache_format::f16);
+  const std::vector<float> flash = differences(stock, stock_trace(model, 0, true, cache_format::f16));
+  const std::vector<float> ours = differences(stock, full_cache_trace<headwise::float16>(model, 0));
+  std::printf("largest logit difference from stock without flash attention at 100, 1000, 4000:\n");
+  print("stock with flash attention", flash);
+  print("float16 rows", ours);
+
+  std::vector<float> excess(ours.size());
+  std::transform(ours.begin(), ours.end(), flash.begin(), excess.begin(), std::minus<>());
+  float variance = 0.0F;
+  for (const float e : excess)
+    variance += (e - mean(excess)) * (e - mean(excess)) / static_cast<float>(excess.size() - 1);
+  EXPECT_LE(mean(excess), 2.0F * std::sqrt(variance / static_cast<float>(excess.size())));
 }
 
 // --- the engine -----------------------------------------------------------------------------------------------------
