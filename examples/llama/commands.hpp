@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+// One file per sub-command: each adds itself to the program and runs from its own callback.
+
+namespace headwise_llama {
+
+void add_profile(CLI::App& program);
+void add_plan(CLI::App& program);
+void add_needle(CLI::App& program);
+void add_text(CLI::App& program);
+void add_generate(CLI::App& program);
+
+}  // namespace headwise_llama

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+// headwise-llama generate: an answer to a long prompt, from the compressed cache.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands.hpp"
+#include "table.hpp"
+#include "tool.hpp"
+
+namespace headwise_llama {
+namespace {
+
+struct options {
+  common_options common;
+  std::string plan;
+  std::string file;
+  std::string text;
+  std::size_t tokens = 200;
+  bool full = false;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void run(const options& chosen) {
+  if (chosen.file.empty() == chosen.text.empty())
+    headwise::detail::fail("generate: expected a prompt, either as text or as a file with -f");
+  const std::string text = chosen.file.empty() ? chosen.text : headwise::read_text_file(chosen.file);
+  if (chosen.plan.empty() && !chosen.full)
+    headwise::detail::fail("generate: expected a plan (-p), or --full for the full cache");
+  runner model(chosen.common);
+  const engine& engine = model.model();
+  policies chosen_policies{headwise::head_plan(model.shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
+                           headwise::no_compensation{}};
+  if (!chosen.full) {
+    const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
+    chosen_policies = {plan.plan, plan.budget, chosen.common.chosen_compensation()};
+  }
+
+  const engine::chat_frame frame = engine.chat();
+  std::vector<token> prompt = engine.tokenize(frame.before, true, true);
+  const auto append = [&](const std::vector<token>& more) { prompt.insert(prompt.end(), more.begin(), more.end()); };
+  append(engine.tokenize(text, false, false));
+  append(engine.tokenize(frame.after, false, true));
+  if (prompt.size() >= engine.context_length())
+    headwise::detail::fail("generate: the prompt has ", prompt.size(), " tokens, expected fewer than the model's context of ",
+                           engine.context_length());
+
+  any_cache cache = model.full_cache().with(chosen_policies.plan, chosen_policies.budget, chosen_policies.compensation);
+  progress_line line("generate: prompt tokens", chosen.common.quiet);
+  const auto start = std::chrono::steady_clock::now();
+  logit_rows logits = model.decode(cache, prompt, logits_of::last,
+                                   [&](std::size_t done, std::size_t total) { line.show(done, total); });
+  const double prompt_seconds = seconds_since(start);
+  cache.compress();
+  line.finish();
+
+  const auto decode_start = std::chrono::steady_clock::now();
+  std::size_t made = 0;
+  std::size_t decoded = 0;
+  while (made < chosen.tokens) {
+    const token next = logits.best(0);
+    if (engine.ends_generation(next)) break;
+    const std::string piece = engine.piece(next);
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+    ++made;
+    if (made == chosen.tokens || cache.length() == engine.context_length()) break;
+    logits = model.decode(cache, {next});
+    ++decoded;
+  }
+  const double decode_seconds = seconds_since(decode_start);
+  std::printf("\n\n");
+
+  const headwise::cache_report report = cache.report();
+  table summary({"", "this cache", "dense cache"});
+  summary.add({"bytes held", bytes_text(report.held_bytes()), bytes_text(report.dense_bytes)});
+  summary.add({"  of rows", bytes_text(report.row_bytes), ""});
+  summary.add({"  of page slack", bytes_text(report.slack_bytes), ""});
+  summary.add({"  of summaries", bytes_text(report.summary_bytes), ""});
+  summary.add({"rows kept", std::to_string(report.rows), std::to_string(report.tokens * model.shape().heads())});
+  summary.add({"rows folded", std::to_string(report.folded), ""});
+  summary.add({"rows dropped", std::to_string(report.dropped), ""});
+  summary.print();
+  std::printf("\nprompt: %zu tokens, %s tokens/s; decode: %zu tokens, %s tokens/s\n", prompt.size(),
+              fixed(static_cast<double>(prompt.size()) / prompt_seconds, 1).c_str(), decoded,
+              decoded == 0 ? "-" : fixed(static_cast<double>(decoded) / decode_seconds, 1).c_str());
+  if (made == chosen.tokens || decoded == 0) return;
+  if (cache.length() == engine.context_length())
+    std::fprintf(stderr, "stopped at the model's context of %zu tokens\n", engine.context_length());
+}
+
+}  // namespace
+
+void add_generate(CLI::App& program) {
+  auto chosen = std::make_shared<options>();
+  CLI::App* command = program.add_subcommand("generate", "answer a prompt from the compressed cache");
+  chosen->common.add_model(*command);
+  chosen->common.add_policies(*command);
+  command->add_option("-p,--plan", chosen->plan, "plan file");
+  command->add_option("-f,--file", chosen->file, "file with the prompt");
+  command->add_option("prompt", chosen->text, "the prompt itself");
+  command->add_option("-n", chosen->tokens, "most tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_flag("--full", chosen->full, "keep every row of every head");
+  command->callback([chosen] { run(*chosen); });
+}
+
+}  // namespace headwise_llama

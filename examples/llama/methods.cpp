@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#include "methods.hpp"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "headwise/core/error.hpp"
+#include "headwise/policy/moment_compensation.hpp"
+
+namespace headwise_llama {
+namespace {
+
+using headwise::head_id;
+using headwise::head_plan;
+using headwise::head_role;
+
+policies full(const method_input& in) {
+  return {head_plan(in.file.plan.shape(), head_role::retrieval), in.file.budget, headwise::no_compensation{}};
+}
+policies razor(const method_input& in) { return {in.file.plan, in.file.budget, in.compensation}; }
+policies none(const method_input& in) { return {in.file.plan, in.file.budget, headwise::no_compensation{}}; }
+policies moment(const method_input& in) { return {in.file.plan, in.file.budget, headwise::moment_compensation{}}; }
+
+/// As many retrieval heads as the plan has, anywhere.
+policies random_heads(const method_input& in) {
+  const headwise::model_shape& shape = in.file.plan.shape();
+  head_plan plan(shape, head_role::local, in.file.plan.sinks());
+  std::mt19937_64 random(in.seed);
+  for (std::size_t left = in.file.plan.retrieval_heads().size(); left != 0;) {
+    const std::size_t i = static_cast<std::size_t>(random() % shape.heads());
+    const head_id head{i / shape.kv_heads, i % shape.kv_heads};
+    if (plan.role(head) == head_role::retrieval) continue;
+    plan.set(head, head_role::retrieval);
+    --left;
+  }
+  return {std::move(plan), in.file.budget, in.compensation};
+}
+
+/// StreamingLLM: no retrieval heads, nothing for what left, and a window that spends the plan's bytes on all heads
+/// alike.
+policies local(const method_input& in) {
+  const headwise::model_shape& shape = in.file.plan.shape();
+  const std::size_t sinks = in.file.plan.sinks();
+  const std::size_t retrieval = in.file.plan.retrieval_heads().size();
+  const headwise::razor_budget budget = in.file.budget;
+  const auto window = [=](head_id head, std::size_t tokens) {
+    const std::size_t recent = std::min(budget(head, tokens), tokens);
+    const std::size_t kept = std::min(tokens, sinks + recent);
+    const std::size_t rows = (retrieval * tokens + (shape.heads() - retrieval) * kept) / shape.heads();
+    return rows > sinks ? rows - sinks : 1;
+  };
+  return {head_plan(shape, head_role::local, sinks), window, headwise::no_compensation{}};
+}
+
+}  // namespace
+
+const std::vector<method>& all_methods() {
+  static const std::vector<method> methods = {
+      {"full", "every row of every head", full},
+      {"razor", "the plan, with --compensation for what local heads fold", razor},
+      {"none", "the plan, nothing for what left", none},
+      {"moment", "the plan, value-key covariance for what left", moment},
+      {"random", "as many retrieval heads, anywhere, another choice each trial", random_heads},
+      {"local", "no retrieval heads: sinks and a window of the same bytes", local},
+  };
+  return methods;
+}
+
+std::vector<method> methods_named(const std::vector<std::string>& names) {
+  std::vector<method> chosen = {all_methods().front()};
+  for (const std::string& name : names) {
+    const auto& known = all_methods();
+    const auto found = std::find_if(known.begin(), known.end(), [&](const method& m) { return name == m.name; });
+    if (found == known.end()) {
+      std::string list;
+      for (const method& m : known) list += (list.empty() ? "" : ", ") + std::string(m.name);
+      headwise::detail::fail("--methods: found '", name, "', expected some of ", list);
+    }
+    const bool there = std::any_of(chosen.begin(), chosen.end(), [&](const method& m) { return name == m.name; });
+    if (!there) chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+}  // namespace headwise_llama

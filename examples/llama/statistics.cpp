@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#include "statistics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace headwise_llama {
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
+}
+
+estimate proportion(std::size_t successes, std::size_t trials) {
+  if (trials == 0) return {0.0, 0.0, 1.0};
+  constexpr double z = 1.959964;
+  const double n = static_cast<double>(trials);
+  const double p = static_cast<double>(successes) / n;
+  const double center = (p + z * z / (2 * n)) / (1 + z * z / n);
+  const double half = z * std::sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n);
+  return {p, std::max(0.0, center - half), std::min(1.0, center + half)};
+}
+
+estimate paired_mean(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> differences = a;
+  for (std::size_t i = 0; i < b.size(); ++i) differences[i] -= b[i];
+  if (differences.empty()) return {};
+  constexpr std::size_t resamples = 10000;
+  std::mt19937_64 random(1);
+  std::vector<double> means(resamples);
+  for (double& mean : means) {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < differences.size(); ++i)
+      sum += differences[static_cast<std::size_t>(random() % differences.size())];
+    mean = sum / static_cast<double>(differences.size());
+  }
+  std::sort(means.begin(), means.end());
+  return {mean_of(differences), means[resamples * 25 / 1000], means[resamples * 975 / 1000]};
+}
+
+}  // namespace headwise_llama

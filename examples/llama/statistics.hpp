@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace headwise_llama {
+
+/// An estimate with its 95 % interval.
+struct estimate {
+  double mean = 0.0;
+  double low = 0.0;
+  double high = 0.0;
+};
+
+double mean_of(const std::vector<double>& values);
+
+/// A proportion: `successes` of `trials`, Wilson's score interval.
+estimate proportion(std::size_t successes, std::size_t trials);
+
+/// The mean of paired differences a[i] - b[i] (or of a alone, where b is empty): percentile bootstrap over the pairs,
+/// 10,000 resamples of a fixed seed, so the same trials print the same interval.
+estimate paired_mean(const std::vector<double>& a, const std::vector<double>& b = {});
+
+}  // namespace headwise_llama

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#include "tool.hpp"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "table.hpp"
+
+namespace headwise_llama {
+
+void common_options::add_model(CLI::App& command) {
+  command.add_option("-m,--model", model, "GGUF file of a model with plain grouped-query attention")->required();
+  add_running(command);
+}
+
+void common_options::add_running(CLI::App& command) {
+  command.add_option("--threads", threads, "threads of llama.cpp and of the attention, one pool (0: all)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--seed", seed, "of everything random")->capture_default_str();
+  command.add_flag("-q,--quiet", quiet, "no progress");
+  command.add_option("--rows", rows, "how key and value rows are stored")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+      ->capture_default_str();
+}
+
+void common_options::add_policies(CLI::App& command) {
+  command.add_option("--compensation", compensation, "what stands for folded rows")
+      ->check(CLI::IsMember({"mean", "none", "moment"}))
+      ->capture_default_str();
+}
+
+headwise::any_format common_options::format() const {
+  if (rows == "f32") return headwise::float32{};
+  if (rows == "bf16") return headwise::bfloat16{};
+  return headwise::float16{};
+}
+
+headwise::any_compensation common_options::chosen_compensation() const {
+  if (compensation == "none") return headwise::no_compensation{};
+  if (compensation == "moment") return headwise::moment_compensation{};
+  return headwise::mean_compensation{};
+}
+
+progress_line::progress_line(std::string what, bool quiet)
+    : what_(std::move(what)), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0), last_(std::chrono::steady_clock::now()) {}
+
+progress_line::~progress_line() { finish(); }
+
+void progress_line::finish() {
+  if (printed_ && terminal_) std::fprintf(stderr, "\r\033[K");
+  printed_ = false;
+}
+
+void progress_line::show(std::size_t done, std::size_t total) {
+  const auto now = std::chrono::steady_clock::now();
+  const double since = std::chrono::duration<double>(now - last_).count();
+  if (quiet_ || since < (terminal_ ? 0.2 : 10.0)) return;
+  last_ = now;
+  printed_ = true;
+  std::fprintf(stderr, terminal_ ? "\r\033[K%s: %zu of %zu" : "%s: %zu of %zu\n", what_.c_str(), done, total);
+  std::fflush(stderr);
+}
+
+void check_writable(const std::string& file) {
+  const std::string trial = file + ".partial";
+  std::FILE* const opened = std::filesystem::is_directory(file) ? nullptr : std::fopen(trial.c_str(), "wb");
+  if (opened == nullptr) headwise::detail::fail(file, ": cannot be written");
+  std::fclose(opened);
+  std::filesystem::remove(trial);
+}
+
+output_folder::output_folder(const std::string& path) : path_(path) {
+  std::error_code problem;
+  std::filesystem::create_directories(path, problem);
+  if (!std::filesystem::is_directory(path)) headwise::detail::fail(path, ": cannot be made a folder for the results");
+  check_writable(file("trial"));
+}
+
+runner::runner(const common_options& options)
+    : options_(options), engine_(options.model), session_(engine_, [&] {
+        session_options session;
+        session.threads = options.threads;
+        return session;
+      }()) {
+  if (options.threads != 0) executor_.threads = options.threads;
+}
+
+any_cache runner::full_cache() const {
+  return any_cache(headwise::head_plan(shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
+                   headwise::no_compensation{}, headwise::when_to_compress::after_prompt, options_.format());
+}
+
+logit_rows runner::decode(any_cache& cache, token_span tokens, logits_of wanted, const progress& report) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto hook = [&](const attention_call& call) {
+    cache.append(call.layer, call.k, call.v);
+    headwise::attend(cache, call.layer, call.q, call.out, schedule_, executor_, call.params);
+  };
+  logit_rows logits = session_.decode(tokens, cache.length(), hook, wanted, report);
+  watch_speed(tokens.size(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return logits;
+}
+
+headwise::head_scores runner::score(const headwise::repeated_tokens& probe, const progress& report) {
+  any_cache cache = full_cache();
+  std::optional<headwise::head_scorer<headwise::echo, headwise::induction>> scorer;  // made when the scale is known
+  const auto hook = [&](const attention_call& call) {
+    cache.append(call.layer, call.k, call.v);
+    headwise::attend(cache, call.layer, call.q, call.out, schedule_, executor_, call.params);
+    if (!scorer) scorer.emplace(shape(), probe, call.params);
+    scorer->observe(call.layer, call.q, call.k, executor_);
+  };
+  session_.decode(probe.tokens(), 0, hook, logits_of::none, report);
+  return scorer->scores();
+}
+
+/// Spinning OpenMP threads beside another busy program wait for time slices, which costs seconds a token.
+void runner::watch_speed(std::size_t tokens, double seconds) {
+  if (warned_ || options_.quiet || seconds < 1.0 * static_cast<double>(tokens)) return;
+  warned_ = true;
+  std::fprintf(stderr,
+               "%s s a token: if other programs keep the cores busy, OMP_WAIT_POLICY=passive in the environment makes "
+               "waiting threads sleep instead of spin\n",
+               fixed(seconds / static_cast<double>(tokens), 1).c_str());
+}
+
+any_cache compressed_copy(const any_cache& full, const policies& chosen) {
+  any_cache copy = full.with(chosen.plan, chosen.budget, chosen.compensation);
+  copy.compress();
+  return copy;
+}
+
+double log_sum_exp(const float* logits, std::size_t count) {
+  const double largest = static_cast<double>(*std::max_element(logits, logits + count));
+  double sum = 0.0;
+  for (std::size_t i = 0; i < count; ++i) sum += std::exp(static_cast<double>(logits[i]) - largest);
+  return largest + std::log(sum);
+}
+
+double negative_log_likelihood(const float* logits, std::size_t count, token id) {
+  return log_sum_exp(logits, count) - static_cast<double>(logits[id]);
+}
+
+double divergence(const float* reference, const float* other, std::size_t count) {
+  const double reference_norm = log_sum_exp(reference, count);
+  const double other_norm = log_sum_exp(other, count);
+  double sum = 0.0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double log_p = static_cast<double>(reference[i]) - reference_norm;
+    sum += std::exp(log_p) * (log_p - (static_cast<double>(other[i]) - other_norm));
+  }
+  return std::max(0.0, sum);
+}
+
+}  // namespace headwise_llama

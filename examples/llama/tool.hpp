@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine.hpp"
+#include "headwise/headwise.hpp"
+#include "methods.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace headwise_llama {
+
+/// The cache of this program: format, budget and compensation are chosen on the command line.
+using any_cache = headwise::kv_cache<headwise::any_format, any_budget, headwise::any_compensation>;
+
+/// Options that every sub-command with a model has.
+struct common_options {
+  std::string model;
+  int threads = 0;  ///< 0: all
+  std::uint64_t seed = 1;
+  bool quiet = false;
+  std::string rows = "f16";
+  std::string compensation = "mean";
+
+  void add_model(CLI::App& command);
+  void add_running(CLI::App& command);  ///< all of add_model but the model itself
+  void add_policies(CLI::App& command);
+
+  headwise::any_format format() const;
+  headwise::any_compensation chosen_compensation() const;
+};
+
+/// Progress of long work, on standard error: one line that is overwritten on a terminal, a line now and then elsewhere.
+class progress_line {
+ public:
+  progress_line(std::string what, bool quiet);
+  ~progress_line();
+  progress_line(const progress_line&) = delete;
+  progress_line& operator=(const progress_line&) = delete;
+
+  void show(std::size_t done, std::size_t total);
+  void finish();  ///< before anything else is printed
+  /// The same line for the next part of the work.
+  void rename(const std::string& what) { what_ = what; }
+
+ private:
+  std::string what_;
+  bool quiet_;
+  bool terminal_;
+  bool printed_ = false;
+  std::chrono::steady_clock::time_point last_;
+};
+
+/// A folder that results go to: made if it is not there, and known to be writable before long work begins.
+class output_folder {
+ public:
+  explicit output_folder(const std::string& path);
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+/// Refuses a file that could not be written later.
+void check_writable(const std::string& file);
+
+/// A model that attends through headwise caches: llama.cpp computes, `any_cache` remembers.
+class runner {
+ public:
+  explicit runner(const common_options& options);
+
+  const engine& model() const noexcept { return engine_; }
+  const headwise::model_shape& shape() const noexcept { return engine_.shape(); }
+
+  /// A cache of no tokens that keeps everything, to be prefilled and then copied `with` other policies.
+  any_cache full_cache() const;
+
+  /// Runs tokens after those the cache has seen; each layer's keys and values go into the cache, and the attention
+  /// comes from it.
+  logit_rows decode(any_cache& cache, token_span tokens, logits_of wanted = logits_of::last, const progress& report = {});
+
+  /// Prefills a probe and scores its heads.
+  headwise::head_scores score(const headwise::repeated_tokens& probe, const progress& report = {});
+
+ private:
+  void watch_speed(std::size_t tokens, double seconds);
+
+  common_options options_;
+  engine engine_;
+  session session_;
+  headwise::openmp executor_;
+  headwise::attend_schedule schedule_;
+  bool warned_ = false;
+};
+
+/// The copy of a full cache that a method works on: its plan and policies, compressed.
+any_cache compressed_copy(const any_cache& full, const policies& chosen);
+
+/// ln sum e^logits, and the negative log-likelihood of one token.
+double log_sum_exp(const float* logits, std::size_t count);
+double negative_log_likelihood(const float* logits, std::size_t count, token id);
+/// Kullback-Leibler divergence KL(reference || other) of two rows of logits, in nats.
+double divergence(const float* reference, const float* other, std::size_t count);
+
+}  // namespace headwise_llama
