@@ -43,7 +43,10 @@ inline void put(const std::string& path, const std::string& bytes) {
   if (!file.flush()) ADD_FAILURE() << "cannot write " << path;
 }
 
+/// The bytes of a file; none where there is no file.
 inline std::string content(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return {};
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }

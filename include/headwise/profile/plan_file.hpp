@@ -3,8 +3,12 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "headwise/core/head_id.hpp"
 #include "headwise/core/head_plan.hpp"
+#include "headwise/core/model_shape.hpp"
 #include "headwise/policy/budget.hpp"
 #include "headwise/profile/metadata.hpp"
 #include "headwise/profile/table_reader.hpp"
@@ -27,7 +31,37 @@ struct plan_file {
   razor_budget budget;
 };
 
-/// Writes a plan as a whole or not at all.
+namespace detail {
+
+inline plan_file parse_plan(const std::string& path, std::string text, const model_shape* expected) {
+  table_reader reader(path, std::move(text), "headwise plan 1");
+  const model_shape shape = reader.shape(expected);
+  const std::size_t sinks = reader.count("sinks");
+  const razor_budget budget{reader.count("min_recent"), reader.count("divisor")};
+  const auto& columns = reader.columns();
+  if (columns.size() != 3 || columns[0] != "layer" || columns[1] != "kv_head" || columns[2] != "role")
+    reader.refuse("columns", reader.line(), "layer, kv_head, role");
+  std::vector<head_id> retrieval;  // grows with the rows that are really there; a plan takes its size from the shape
+  for (std::size_t i = 0; i < shape.heads(); ++i) {
+    const auto& fields = reader.next_row(i, shape.heads());
+    const head_id head{i / shape.kv_heads, i % shape.kv_heads};
+    reader.expect_count(0, head.layer);
+    reader.expect_count(1, head.kv_head);
+    if (fields[2] == to_string(head_role::retrieval))
+      retrieval.push_back(head);
+    else if (fields[2] != to_string(head_role::local))
+      reader.refuse("role", fields[2], "retrieval or local");
+  }
+  reader.expect_end();
+
+  plan_file file{head_plan(shape, head_role::local, sinks), budget};
+  for (const head_id head : retrieval) file.plan.set(head, head_role::retrieval);
+  return file;
+}
+
+}  // namespace detail
+
+/// Writes a plan as a whole or not at all. What could not be read back is refused: metadata that repeats a key.
 inline void write_plan(const std::string& path, const plan_file& file, const metadata& more = {}) {
   const model_shape& shape = file.plan.shape();
   std::string text = "# headwise plan 1\n" + detail::shape_lines(shape);
@@ -37,32 +71,13 @@ inline void write_plan(const std::string& path, const plan_file& file, const met
   for (std::size_t layer = 0; layer < shape.layers; ++layer)
     for (std::size_t head = 0; head < shape.kv_heads; ++head)
       text += detail::join(layer, "\t", head, "\t", to_string(file.plan.role({layer, head})), "\n");
+  detail::parse_plan(path, text, &shape);
   write_text_file(path, text);
 }
 
 /// Reads what write_plan wrote; strict as read_profile is.
 inline plan_file read_plan(const std::string& path, const model_shape* expected = nullptr) {
-  detail::table_reader reader(path, read_text_file(path), "headwise plan 1");
-  const model_shape shape = reader.shape(expected);
-  plan_file file{head_plan(shape), {}};
-  file.plan.set_sinks(reader.count("sinks"));
-  file.budget.min_recent = reader.count("min_recent");
-  file.budget.divisor = reader.count("divisor");
-  const auto& columns = reader.columns();
-  if (columns.size() != 3 || columns[0] != "layer" || columns[1] != "kv_head" || columns[2] != "role")
-    reader.refuse("columns", columns[0], "layer, kv_head, role");
-  for (std::size_t i = 0; i < shape.heads(); ++i) {
-    const auto& fields = reader.next_row(i, shape.heads());
-    const head_id head{i / shape.kv_heads, i % shape.kv_heads};
-    reader.expect_count(0, head.layer);
-    reader.expect_count(1, head.kv_head);
-    if (fields[2] == to_string(head_role::retrieval))
-      file.plan.set(head, head_role::retrieval);
-    else if (fields[2] != to_string(head_role::local))
-      reader.refuse("role", fields[2], "retrieval or local");
-  }
-  reader.expect_end();
-  return file;
+  return detail::parse_plan(path, read_text_file(path), expected);
 }
 
 }  // namespace headwise

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +21,41 @@ namespace headwise {
 //   layer	kv_head	query_head	echo	induction
 //   0	0	0	0.001515	0.001569
 
-/// Writes scores as a whole or not at all. Numbers are the shortest that read back to the same double.
+namespace detail {
+
+inline head_scores parse_profile(const std::string& path, std::string text, const model_shape* expected) {
+  table_reader reader(path, std::move(text), "headwise profile 1");
+  const model_shape shape = reader.shape(expected);
+  const auto& columns = reader.columns();
+  if (columns.size() < 4 || columns[0] != "layer" || columns[1] != "kv_head" || columns[2] != "query_head")
+    reader.refuse("columns", reader.line(), "layer, kv_head, query_head and at least one score");
+  std::set<std::string_view> names;
+  for (std::size_t score = 3; score < columns.size(); ++score)
+    if (columns[score].empty() || columns[score] != printable(columns[score]) || !names.insert(columns[score]).second)
+      reader.refuse("columns", columns[score], "a short printable name that no other column has");
+
+  const std::size_t rows = shape.layers * shape.query_heads;
+  std::vector<std::vector<double>> scores(columns.size() - 3);  // grows with the rows that are really there
+  for (std::size_t i = 0; i < rows; ++i) {
+    reader.next_row(i, rows);
+    const std::size_t head = i % shape.query_heads;
+    reader.expect_count(0, i / shape.query_heads);
+    reader.expect_count(1, head / shape.group());
+    reader.expect_count(2, head);
+    for (std::size_t score = 0; score < scores.size(); ++score) scores[score].push_back(reader.number(3 + score));
+  }
+  reader.expect_end();
+
+  head_scores result(shape);
+  for (std::size_t score = 0; score < scores.size(); ++score)
+    result.add(std::string(columns[3 + score]), std::move(scores[score]));
+  return result;
+}
+
+}  // namespace detail
+
+/// Writes scores as a whole or not at all. Numbers are the shortest that read back to the same double. What could not be
+/// read back is refused: no column, a NaN, a column name with a tab, metadata that repeats a key.
 inline void write_profile(const std::string& path, const head_scores& scores, const metadata& more = {}) {
   const model_shape& shape = scores.shape();
   std::string text = "# headwise profile 1\n" + detail::shape_lines(shape) + detail::metadata_lines(more);
@@ -32,37 +68,15 @@ inline void write_profile(const std::string& path, const head_scores& scores, co
       for (const std::string& name : scores.names()) text += detail::join("\t", scores.at(name, layer, head));
       text += "\n";
     }
+  detail::parse_profile(path, text, &shape);
   write_text_file(path, text);
 }
 
 /// Reads what write_profile wrote. Refuses anything else, naming file, line, field, what was found and what was
-/// expected; and, where `expected` is given, the profile of a model of another shape.
+/// expected; and, where `expected` is given, the profile of a model of another shape. Any finite number is a score,
+/// 1.0000001 and -0.1 too.
 inline head_scores read_profile(const std::string& path, const model_shape* expected = nullptr) {
-  detail::table_reader reader(path, read_text_file(path), "headwise profile 1");
-  const model_shape shape = reader.shape(expected);
-  const auto& columns = reader.columns();
-  if (columns.size() < 4 || columns[0] != "layer" || columns[1] != "kv_head" || columns[2] != "query_head")
-    reader.refuse("columns", columns[0], "layer, kv_head, query_head and at least one score");
-
-  const std::size_t rows = shape.layers * shape.query_heads;
-  std::vector<std::vector<double>> scores(columns.size() - 3, std::vector<double>(rows));
-  for (std::size_t i = 0; i < rows; ++i) {
-    reader.next_row(i, rows);
-    const std::size_t head = i % shape.query_heads;
-    reader.expect_count(0, i / shape.query_heads);
-    reader.expect_count(1, head / shape.group());
-    reader.expect_count(2, head);
-    for (std::size_t score = 0; score < scores.size(); ++score) scores[score][i] = reader.number(3 + score);
-  }
-  reader.expect_end();
-
-  head_scores result(shape);
-  for (std::size_t score = 0; score < scores.size(); ++score) {
-    const std::string name(columns[3 + score]);
-    if (name.empty() || result.has(name)) detail::fail(path, ": columns: found '", name, "', expected unique names");
-    result.add(name, std::move(scores[score]));
-  }
-  return result;
+  return detail::parse_profile(path, read_text_file(path), expected);
 }
 
 }  // namespace headwise

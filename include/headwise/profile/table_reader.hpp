@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,9 +54,18 @@ inline std::optional<std::size_t> parse_count(std::string_view text) noexcept {
   return value;
 }
 
+/// Text of a file as a message shows it: one short line, whatever the file holds.
+inline std::string printable(std::string_view text) {
+  constexpr std::size_t most = 80;
+  std::string shown(text.substr(0, most));
+  for (char& c : shown)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = c == '\t' ? ' ' : '?';
+  return text.size() > most ? shown + "..." : shown;
+}
+
 /// A TSV of ours: `# key: value` lines, one line of column names, then rows. Strict: every line ends in a newline (a
 /// file that was cut does not), every row has all columns, keys are unique. Messages name file, line, field, what was
-/// found and what was expected.
+/// found and what was expected. Memory and time are those of the file's size, whatever numbers it states.
 class table_reader {
  public:
   /// `text` is the content of `file`, whose first line must be "# `title`".
@@ -67,28 +78,31 @@ class table_reader {
       const std::size_t colon = line.find(": ");
       if (line.size() < 2 || line[1] != ' ' || colon == std::string_view::npos) refuse("metadata", line, "'# key: value'");
       const std::string_view key = line.substr(2, colon - 2);
-      for (const entry& other : metadata_)
-        if (other.key == key) refuse("metadata", key, "a key that is not there yet");
-      metadata_.push_back({std::string(key), std::string(line.substr(colon + 2)), number_});
+      if (!metadata_.try_emplace(std::string(key), entry{std::string(line.substr(colon + 2)), number_}).second)
+        refuse("metadata", key, "a key that is not there yet");
     }
     if (rest().empty()) fail(file_, ":", number_, ": the file ends before the column names");
     columns_ = split(next_line());
+    constexpr std::size_t most = 1000;
+    if (columns_.size() > most)
+      fail(file_, ":", number_, ": columns: found ", columns_.size(), ", expected at most ", most);
   }
 
   table_reader(const table_reader&) = delete;  // views into its own text
   table_reader& operator=(const table_reader&) = delete;
 
   const std::vector<std::string_view>& columns() const noexcept { return columns_; }
+  /// The current line; before the first row it is the one with the column names.
+  std::string_view line() const noexcept { return line_; }
 
   /// A number of the metadata.
   std::size_t count(std::string_view key) const {
-    for (const entry& found : metadata_)
-      if (found.key == key) {
-        const auto value = parse_count(found.value);
-        if (!value) fail(file_, ":", found.line, ": ", key, ": found '", found.value, "', expected a whole number");
-        return *value;
-      }
-    fail(file_, ": no metadata line '# ", key, ": ...'");
+    const auto found = metadata_.find(key);
+    if (found == metadata_.end()) fail(file_, ": no metadata line '# ", key, ": ...'");
+    const auto& [text, line] = found->second;
+    const auto value = parse_count(text);
+    if (!value) fail(file_, ":", line, ": ", key, ": found '", printable(text), "', expected a whole number");
+    return *value;
   }
 
   /// The five numbers of the shape; refuses one that makes no sense, and another one than `expected`.
@@ -121,7 +135,7 @@ class table_reader {
 
   /// Refuses the current line.
   [[noreturn]] HEADWISE_COLD void refuse(std::string_view field, std::string_view found, std::string_view expected) const {
-    fail(file_, ":", number_, ": ", field, ": found '", found, "', expected ", expected);
+    fail(file_, ":", number_, ": ", field, ": found '", printable(found), "', expected ", expected);
   }
 
   /// Field `column` of the current row must be the number `expected`.
@@ -137,7 +151,6 @@ class table_reader {
 
  private:
   struct entry {
-    std::string key;
     std::string value;
     std::size_t line;
   };
@@ -168,7 +181,7 @@ class table_reader {
   std::size_t position_ = 0;
   std::size_t number_ = 0;  // of the current line
   std::string_view line_;
-  std::vector<entry> metadata_;
+  std::map<std::string, entry, std::less<>> metadata_;  // by key
   std::vector<std::string_view> columns_;
   std::vector<std::string_view> fields_;
 };
