@@ -224,6 +224,10 @@ headwise::model_shape check_supported(const std::string& path, const metadata& f
 
   headwise::model_shape shape;
   shape.layers = file.required("block_count");
+  constexpr std::size_t most_layers = 512;  // beyond its limit llama.cpp aborts
+  if (shape.layers > most_layers)
+    refuse(path, file.field("block_count") + " is " + std::to_string(shape.layers) + ", expected at most " +
+                     std::to_string(most_layers));
   const std::size_t context = file.required("context_length");
   shape.query_heads = file.required("attention.head_count");
   shape.kv_heads = file.same_everywhere("attention.head_count_kv");
@@ -370,8 +374,8 @@ engine::engine(const std::string& path, const engine_options& options) : path_(p
 
 std::string engine::description() const {
   char text[256];
-  const int length = llama_model_desc(handle(), text, sizeof text);
-  return length < 0 ? std::string() : std::string(text);
+  if (llama_model_meta_val_str(handle(), "general.name", text, sizeof text) > 0) return text;
+  return llama_model_desc(handle(), text, sizeof text) > 0 ? text : "";
 }
 
 std::size_t engine::context_length() const { return static_cast<std::size_t>(llama_model_n_ctx_train(handle())); }

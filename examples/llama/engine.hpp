@@ -69,7 +69,7 @@ class engine {
 
   const std::string& path() const noexcept { return path_; }
   const headwise::model_shape& shape() const noexcept { return shape_; }
-  std::string description() const;     ///< kind, size and weight format, as llama.cpp puts them
+  std::string description() const;     ///< the name in the file, else kind, size and weight format
   std::size_t context_length() const;  ///< tokens the model was trained for
   std::size_t vocabulary_size() const;
 

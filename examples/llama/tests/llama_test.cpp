@@ -625,6 +625,8 @@ TEST_F(llama, ModelsOfOtherKindsAreRefusedByTheirFields) {
   expect_refused(changed_model("no_heads").set("attention.head_count", 0).write(), "attention.head_count missing or 0");
   expect_refused(changed_model("encoder").set("attention.causal", 0).write(), "attention.causal");
 
+  expect_refused(changed_model("tower").set("block_count", 100000).write(), "block_count is 100000");
+
   std::vector<std::uint32_t> heads(quantised_model().shape().layers, 3);
   heads[7] = 1;
   expect_refused(changed_model("ragged").set("attention.head_count_kv", heads).write(),
