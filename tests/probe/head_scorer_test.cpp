@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -355,6 +356,23 @@ TEST(head_scorer, scores_stay_in_0_to_1_and_near_the_definition_at_extreme_logit
         }
     }
   }
+  // A query that equals the key of its target. Logits that were summed in two different orders would differ by some
+  // units of the last place, which at 1e4 is a thousandth, and the score would leave 0..1 or lose that much.
+  const repeated_tokens twice = probe_of(33, 2, false);
+  for (const float strength : {100.0F, 1e4F, 1e6F})
+    for (const std::size_t chunk : {std::size_t{1}, whole}) {
+      const std::vector<float> keys = headwise::test::random_numbers(2).gaussians(66 * 64);
+      std::vector<float> queries(66 * 64);
+      for (std::size_t i = 33 * 64; i < queries.size(); ++i) queries[i] = keys[i - 33 * 64] * strength / 64.0F;
+      prefill model(model_shape{1, 1, 1, 64, 0}, 0, 1);
+      model.q[0] = tensor(66, 1, 64, queries);
+      model.k[0] = tensor(66, 1, 64, keys);
+      attention_params params;
+      params.scale = 1.0F;
+      const head_scores found = model.scored(head_scorer(model.shape, twice, params), chunk);
+      EXPECT_NEAR(found.at("echo", 0, 0), 1.0, 1e-6) << strength;
+      EXPECT_LE(found.at("echo", 0, 0), 1.0);
+    }
   // A head that sees only its targets, by logits of 1e4, is no less sure of them than by logits of 100.
   for (const float strength : {100.0F, 1e4F, 3e7F}) {
     const auto found = headwise::test::pattern_scores(

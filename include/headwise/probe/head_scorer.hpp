@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <string>
 #include <tuple>
@@ -113,7 +112,7 @@ class head_scorer {
 
   std::size_t scratch_floats() const noexcept {
     const std::size_t rows = block_queries * shape_.group();
-    return rows * (shape_.key_size() + kernel::block_rows + 2) + kernel::scratch_floats(rows, shape_.key_size(), 0);
+    return rows * (shape_.key_size() + kernel::block_rows + 2 + rule_count) + kernel::scratch_floats(rows, shape_.key_size(), 0);
   }
 
   /// Scores up to block_queries queries of the chunk, from `first` on, for the query heads of one KV head.
@@ -126,8 +125,10 @@ class head_scorer {
     float* const queries = scratch;
     float* const maximum = queries + rows * dim;
     float* const sum = maximum + rows;
-    float* const logits = sum + rows;
+    float* const on_targets = sum + rows;  // [row, rule]
+    float* const logits = on_targets + rows * rule_count;
     float* const rest = logits + rows * kernel::block_rows;
+    std::fill_n(on_targets, rows * rule_count, 0.0F);
     for (std::size_t row = 0; row < rows; ++row) {
       detail::read_row(q, first + row / group, kv_head * group + row % group, queries + row * dim);
       for (std::size_t i = 0; i < dim; ++i) queries[row * dim + i] *= params_.scale;
@@ -138,39 +139,50 @@ class head_scorer {
     const std::size_t position = state.seen + first;
     const kernel::query_block block{queries, rows, group, dim, 0, &params_, position};
 
-    // First the denominator of each row, a block of keys at a time ...
+    // A softmax without values: of each row its sum of weights, and the part of that sum which falls on targets. They
+    // are the very same weights, so the share is right however large the logits are.
     for (std::size_t start = 0; start < position + tokens; start += kernel::block_rows) {
       const std::size_t count = (std::min)(kernel::block_rows, position + tokens - start);
       const auto* bytes = reinterpret_cast<const std::byte*>(keys + start * dim);
       kernel::block_logits(float32{}, {bytes, nullptr, count, start, 0.0F}, block, rest, logits);
-      for (std::size_t row = 0; row < rows; ++row)
-        kernel::softmax_row(logits + row * kernel::block_rows, block.visible(row, start, count), maximum[row], sum[row]);
+      for (std::size_t row = 0; row < rows; ++row) {
+        const std::size_t visible = block.visible(row, start, count);
+        float* const weights = logits + row * kernel::block_rows;
+        float* const on_target = on_targets + row * rule_count;
+        const float factor = kernel::softmax_row(weights, visible, maximum[row], sum[row]);
+        for (std::size_t rule = 0; rule < rule_count; ++rule) on_target[rule] *= factor;
+        for_each_target(position + row / group, [&](std::size_t rule, std::size_t target) {
+          if (target >= start && target - start < visible) on_target[rule] += weights[target - start];
+        });
+      }
     }
-    // ... then the few logits that count.
     for (std::size_t row = 0; row < rows; ++row) {
-      const std::size_t token = position + row / group;
-      if (token < probe_.prefix_length()) continue;
-      const auto mass_on = [&](std::size_t target) {
-        const float logit =
-            params_.capped(kernel::dot(queries + row * dim, keys + (probe_.prefix_length() + target) * dim, dim));
-        return std::exp(static_cast<double>(logit) - static_cast<double>(maximum[row])) / static_cast<double>(sum[row]);
-      };
-      std::size_t rule = 0;
-      std::apply([&](const auto&... each) { (add(each, token, mass_on, rule++, found[row % group]), ...); }, rules_);
+      std::array<bool, rule_count> any{};
+      for_each_target(position + row / group, [&](std::size_t rule, std::size_t) { any[rule] = true; });
+      for (std::size_t rule = 0; rule < rule_count; ++rule) {
+        if (!any[rule]) continue;
+        const double mass = static_cast<double>(on_targets[row * rule_count + rule]) / static_cast<double>(sum[row]);
+        found[row % group].sum[rule] += mass > 1.0 ? 1.0 : mass;  // rounding alone goes above 1; a NaN stays one
+        ++found[row % group].rows[rule];
+      }
     }
   }
 
-  template <class Rule, class MassOn>
-  void add(const Rule& rule, std::size_t token, const MassOn& mass_on, std::size_t index, masses& found) const noexcept {
-    double mass = 0.0;
-    bool any = false;
-    rule(probe_, token - probe_.prefix_length(), [&](std::size_t target) {
-      HEADWISE_ASSERT(target + probe_.prefix_length() <= token);
-      mass += mass_on(target);
-      any = true;
-    });
-    found.sum[index] += mass > 1.0 ? 1.0 : mass;  // rounding alone goes above 1; a NaN stays one
-    found.rows[index] += any ? 1 : 0;
+  /// visit(rule, target) for all targets of all rules of the probe's token `token`; targets count from the prefix on,
+  /// as tokens do.
+  template <class Visit>
+  void for_each_target(std::size_t token, Visit&& visit) const noexcept {
+    const std::size_t prefix = probe_.prefix_length();
+    if (token < prefix) return;
+    std::size_t index = 0;
+    const auto each = [&](const auto& rule) {
+      rule(probe_, token - prefix, [&](std::size_t target) {
+        HEADWISE_ASSERT(target + prefix <= token);
+        visit(index, target + prefix);
+      });
+      ++index;
+    };
+    std::apply([&](const auto&... rules) { (each(rules), ...); }, rules_);
   }
 
   std::vector<double> column(std::size_t rule, const char* name) const {
