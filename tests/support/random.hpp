@@ -18,11 +18,11 @@ class random_numbers {
   std::size_t below(std::size_t count) { return bits() % count; }
   /// In [0, 1), in steps of 2^-24.
   float uniform() { return static_cast<float>(bits() >> 8) * 0x1p-24F; }
-  /// Close to a normal distribution (a sum of 12), within +-6.
+  /// Close to a normal distribution of spread 1: a sum of four, within +-3.5.
   float gaussian() {
-    float sum = -6.0F;
-    for (int i = 0; i < 12; ++i) sum += uniform();
-    return sum;
+    float sum = -2.0F;
+    for (int i = 0; i < 4; ++i) sum += uniform();
+    return 1.7320508F * sum;
   }
   std::vector<float> gaussians(std::size_t count, float spread = 1.0F, float centre = 0.0F) {
     std::vector<float> numbers(count);

@@ -77,7 +77,7 @@ class attend_schedule {
     std::size_t block;
     std::size_t part;
     std::size_t first_run;
-    std::size_t last_run;  // == first_run: the summary
+    std::size_t last_run;  // == first_run: the summary, or no row
     std::size_t rows;
   };
 
@@ -140,6 +140,11 @@ void attend_schedule::prepare(const Cache& cache, std::size_t layer, const token
     detail::fail("attend: queries at positions from ", first_position, " to ", first_position + q.tokens - 1,
                  " in layer ", layer, ", which has seen ", length, " tokens");
 
+  for (std::size_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head)
+    if (const std::size_t kept_from = cache.head(layer, kv_head).kept_from(); first_position + 1 < kept_from)
+      detail::fail("attend: a query at position ", first_position, " of KV head ", layer, ".", kv_head,
+                   ", whose rows up to ", kept_from - 1, " have left");
+
   q_ = q;
   out_ = out;
   layer_ = layer;
@@ -152,9 +157,6 @@ void attend_schedule::prepare(const Cache& cache, std::size_t layer, const token
   std::size_t parts = 0;
   for (std::size_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
     const auto& head = cache.head(layer, kv_head);
-    if (first_position + 1 < head.kept_from())
-      detail::fail("attend: a query at position ", first_position, " of KV head ", layer, ".", kv_head,
-                   ", whose rows up to ", head.kept_from() - 1, " have left");
     // Many blocks of queries are parallel enough: longer ranges of rows then keep the parts to merge few.
     const std::size_t row_bytes = head.format().bytes(shape_.key_size()) + head.format().bytes(shape_.value_size());
     const std::size_t pages = (std::max)(std::size_t{1}, target_bytes / (row_bytes * kernel::block_rows));
@@ -178,7 +180,7 @@ void attend_schedule::prepare(const Cache& cache, std::size_t layer, const token
         }
         if (i < head.runs() && head.run_at(i).position >= end) break;
       }
-      if (block.summary) {
+      if (block.summary || block.parts == 0) {  // queries that see no row at all are a task too: it gives zeros
         tasks_.push_back({blocks_.size(), block.parts, 0, 0, 0});
         ++block.parts;
       }
@@ -225,7 +227,7 @@ void attend_schedule::run(const Cache& cache, std::size_t i) noexcept {
                                     &params_,
                                     params_.first_position + block.first_query};
   const kernel::softmax_rows state = part(block, mine.part);
-  if (mine.first_run == mine.last_run) {
+  if (mine.first_run == mine.last_run && block.summary) {
     for (std::size_t row = 0; row < queries.count; ++row) {
       float* const value = state.out + row * shape_.value_size();
       const auto weight = head.evaluate(rows + row * shape_.key_size(), params_, value);

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// The same bits with any number of workers that take tasks in any order.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+#include "headwise/attend/attend.hpp"
+#include "headwise/cache/kv_cache.hpp"
+#include "headwise/core/executor.hpp"
+#include "headwise/policy/moment_compensation.hpp"
+#include "support/random.hpp"
+#include "support/sizes.hpp"
+#include "support/threads.hpp"
+#include "support/tokens.hpp"
+
+namespace {
+
+using headwise::attend_schedule;
+using headwise::model_shape;
+using headwise::test::sizes;
+
+struct shuffled_threads {
+  std::size_t threads;
+  std::uint32_t seed;
+
+  template <class Task>
+  void operator()(std::size_t tasks, Task&& task) const {
+    std::vector<std::size_t> order(tasks);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    headwise::test::random_numbers(seed).shuffle(order);
+    headwise::test::threads{threads}(tasks, [&](std::size_t i) { task(order[i]); });
+  }
+};
+
+/// Local heads with a summary and retrieval heads in one layer.
+auto make_cache(const model_shape& shape, std::size_t window) {
+  headwise::head_plan plan(shape);
+  for (std::size_t head = 0; head < shape.kv_heads; head += 2) plan.set({0, head}, headwise::head_role::retrieval);
+  return headwise::make_cache<headwise::float16>(plan, headwise::fixed_budget{window}, headwise::moment_compensation{});
+}
+
+struct workers_case {
+  const char* name;
+  model_shape shape;
+  std::size_t length, queries, window, least_tasks;
+  bool compressed;
+};
+const workers_case workers_cases[] = {
+    {"decode", {1, 24, 8, 64, 0}, 8300, 1, 4000, 64, true},
+    {"chunk", {1, 9, 3, 16, 0}, 800, 704, 200, 64, false},
+    {"chunk behind folded rows", {1, 16, 4, 16, 0}, 500, 270, 200, 64, true},
+};
+
+TEST(workers, any_number_of_them_in_any_order_gives_the_same_bits) {
+  for (const workers_case& c : workers_cases) {
+    SCOPED_TRACE(c.name);
+    const headwise::test::tokens rows = headwise::test::random_tokens(c.shape, c.length, 3);
+    auto cache = make_cache(c.shape, c.window);
+    const std::size_t prompt = c.compressed ? c.length - c.queries : c.length;
+    headwise::test::append(cache, rows, 0, prompt);
+    if (c.compressed) {
+      cache.compress();
+      headwise::test::append(cache, rows, prompt, c.queries);
+    }
+    const headwise::token_view q = rows.queries(c.length - c.queries, c.queries);
+    attend_schedule schedule;
+    std::vector<float> expected(c.queries * c.shape.query_heads * c.shape.value_size());
+    const auto into = [&](std::vector<float>& out) {
+      return headwise::packed_output(out.data(), c.queries, c.shape.query_heads, c.shape.value_size());
+    };
+    headwise::attend(cache, 0, q, into(expected), schedule);
+    EXPECT_GE(schedule.tasks(), c.least_tasks);
+
+    const auto expect_same = [&](const auto& executor, std::size_t workers) {
+      std::vector<float> out(expected.size(), 1e30F);
+      headwise::attend(cache, 0, q, into(out), schedule, executor);
+      EXPECT_TRUE(out == expected) << workers << " workers";
+    };
+    for (const std::size_t workers : sizes{1, 2, 3, 5, 7, 16, 61}) {
+      expect_same(headwise::test::threads{workers}, workers);
+      expect_same(shuffled_threads{workers, static_cast<std::uint32_t>(workers)}, workers);
+    }
+#if defined(_OPENMP)
+    for (const int workers : {1, 2, 5}) expect_same(headwise::openmp{workers}, static_cast<std::size_t>(workers));
+#endif
+  }
+}
+
+/// SPMD: worker `ith` of `nth` takes every nth task; no barrier, no executor.
+TEST(workers, tasks_may_be_run_without_an_executor) {
+  const model_shape shape{1, 6, 3, 32, 0};
+  const headwise::test::tokens rows = headwise::test::random_tokens(shape, 300, 4);
+  auto cache = make_cache(shape, 64);
+  headwise::test::append(cache, rows, 0, 300);
+  const headwise::token_view q = rows.queries(200, 100);
+  const std::vector<float> expected = headwise::test::attended(cache, 0, q);
+  std::vector<float> out(expected.size());
+  attend_schedule schedule;
+  schedule.prepare(cache, 0, q, headwise::packed_output(out.data(), 100, 6, 32));
+  for (std::size_t ith = 0; ith < 3; ++ith)
+    for (std::size_t i = ith; i < schedule.tasks(); i += 3) schedule.run(cache, i);
+  EXPECT_EQ(out, expected);
+}
+
+TEST(workers, two_schedules_may_read_one_cache_at_once) {
+  const model_shape shape{1, 4, 2, 32, 0};
+  const headwise::test::tokens rows = headwise::test::random_tokens(shape, 300, 5);
+  auto cache = make_cache(shape, 64);
+  headwise::test::append(cache, rows, 0, 300);
+  cache.compress();
+  const std::vector<float> expected = headwise::test::attended(cache, 0, rows.queries(299, 1));
+  std::vector<std::vector<float>> found(8);
+  headwise::test::threads{4}(
+      found.size(), [&](std::size_t i) { found[i] = headwise::test::attended(cache, 0, rows.queries(299, 1)); });
+  for (const auto& out : found) EXPECT_EQ(out, expected);
+}
+
+}  // namespace
