@@ -36,8 +36,8 @@ void run(const options& chosen) {
     headwise::detail::fail("generate: expected a plan (-p), or --full for the full cache");
   runner model(chosen.common);
   const engine& engine = model.model();
-  policies chosen_policies{headwise::head_plan(model.shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
-                           headwise::no_compensation{}};
+  policies chosen_policies{headwise::head_plan(model.shape(), headwise::head_role::retrieval),
+                           headwise::unlimited_budget{}, headwise::no_compensation{}};
   if (!chosen.full) {
     const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
     chosen_policies = {plan.plan, plan.budget, chosen.common.chosen_compensation()};
@@ -49,10 +49,10 @@ void run(const options& chosen) {
   append(engine.tokenize(text, false, false));
   append(engine.tokenize(frame.after, false, true));
   if (prompt.size() >= engine.context_length())
-    headwise::detail::fail("generate: the prompt has ", prompt.size(), " tokens, expected fewer than the model's context of ",
-                           engine.context_length());
+    headwise::detail::fail("generate: the prompt has ", prompt.size(),
+                           " tokens, expected fewer than the model's context of ", engine.context_length());
 
-  any_cache cache = model.full_cache().with(chosen_policies.plan, chosen_policies.budget, chosen_policies.compensation);
+  any_cache cache = copy_with(model.full_cache(), chosen_policies);
   progress_line line("generate: prompt tokens", chosen.common.quiet);
   const auto start = std::chrono::steady_clock::now();
   logit_rows logits = model.decode(cache, prompt, logits_of::last,
@@ -106,7 +106,9 @@ void add_generate(CLI::App& program) {
   command->add_option("-p,--plan", chosen->plan, "plan file");
   command->add_option("-f,--file", chosen->file, "file with the prompt");
   command->add_option("prompt", chosen->text, "the prompt itself");
-  command->add_option("-n", chosen->tokens, "most tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("-n", chosen->tokens, "most tokens to generate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_flag("--full", chosen->full, "keep every row of every head");
   command->callback([chosen] { run(*chosen); });
 }

@@ -24,9 +24,9 @@ struct policies {
 
 /// What a method starts from.
 struct method_input {
-  const headwise::plan_file& file;         ///< the plan under test
+  const headwise::plan_file& file;          ///< the plan under test
   headwise::any_compensation compensation;  ///< of --compensation
-  std::uint64_t seed;                      ///< differs from trial to trial
+  std::uint64_t seed;                       ///< differs from trial to trial
 };
 
 /// A way to make the cache small. All are compared at the same rows: each takes a copy of one full cache.

@@ -61,8 +61,8 @@ cell run_cell(runner& model, const std::vector<std::string>& sentences, const st
       test.keys = keys;
       test.seed = chosen.common.seed + index;
       const needle_prompt prompt = make_needle_prompt(model.model(), sentences, test);
-      const auto outcomes = run_needle(model, prompt, methods, {plan, chosen.common.chosen_compensation(), test.seed},
-                                       chosen.query_seen);
+      const auto outcomes =
+          run_needle(model, prompt, methods, {plan, chosen.common.chosen_compensation(), test.seed}, chosen.query_seen);
       for (std::size_t m = 0; m < methods.size(); ++m) result.outcomes[m].push_back(outcomes[m]);
       line.show(index + 1, chosen.depths * chosen.trials);
     }
@@ -71,9 +71,9 @@ cell run_cell(runner& model, const std::vector<std::string>& sentences, const st
 
 heat_map map_of(const method& method, std::size_t m, const std::vector<cell>& cells, const options& chosen) {
   heat_map map;
-  map.title = std::string(method.name) + ": share of the digits found";
+  map.title = std::string(method.name) + ": digits found";
   map.x_label = "tokens, keys";
-  map.y_label = "depth of the needle";
+  map.y_label = "depth";
   map.values.assign(chosen.depths, std::vector<double>(cells.size()));
   for (std::size_t depth = 0; depth < chosen.depths; ++depth)
     map.y_names.push_back(fixed(needle_depth(depth, chosen.depths), 2));
@@ -81,7 +81,8 @@ heat_map map_of(const method& method, std::size_t m, const std::vector<cell>& ce
     map.x_names.push_back(std::to_string(cells[x].length) + ", " + std::to_string(cells[x].keys));
     for (std::size_t depth = 0; depth < chosen.depths; ++depth)
       for (std::size_t trial = 0; trial < chosen.trials; ++trial)
-        map.values[depth][x] += cells[x].outcomes[m][depth * chosen.trials + trial].digits / static_cast<double>(chosen.trials);
+        map.values[depth][x] +=
+            cells[x].outcomes[m][depth * chosen.trials + trial].digits / static_cast<double>(chosen.trials);
   }
   return map;
 }
@@ -96,13 +97,15 @@ void run(const options& chosen) {
   if (longest + 128 > model.model().context_length())
     headwise::detail::fail("--length: found ", longest, ", and 128 more for the question, but the model's context is ",
                            model.model().context_length());
-  std::printf("%s: %s\nplan %s: %zu retrieval heads, %zu sinks, recent rows max(%zu, tokens / %zu), rows in %s; question %s\n\n",
-              model.model().path().c_str(), to_string(model.shape()).c_str(), chosen.plan.c_str(),
-              plan.plan.retrieval_heads().size(), plan.plan.sinks(), plan.budget.min_recent, plan.budget.divisor,
-              chosen.common.rows.c_str(), chosen.query_seen ? "seen before compression" : "hidden until after compression");
+  std::printf(
+      "%s: %s\nplan %s: %zu retrieval heads, %zu sinks, recent rows max(%zu, tokens / %zu), rows in %s; question "
+      "%s\n\n",
+      model.model().path().c_str(), to_string(model.shape()).c_str(), chosen.plan.c_str(),
+      plan.plan.retrieval_heads().size(), plan.plan.sinks(), plan.budget.min_recent, plan.budget.divisor,
+      chosen.common.rows.c_str(), chosen.query_seen ? "seen before compression" : "hidden until after compression");
 
-  table summary({"method", "length", "keys", "trials", "exact", "exact_low", "exact_high", "digits", "nll", "kl", "bytes",
-                 "dense_bytes", "razor_minus", "razor_minus_low", "razor_minus_high"});
+  table summary({"method", "length", "keys", "trials", "exact", "exact_low", "exact_high", "digits", "nll", "kl",
+                 "bytes", "dense_bytes", "razor_minus", "razor_minus_low", "razor_minus_high"});
   table trials({"method", "length", "keys", "depth", "trial", "exact", "digits", "nll", "kl", "bytes"});
   std::vector<cell> cells;
   progress_line line("", chosen.common.quiet);
@@ -145,14 +148,18 @@ void run(const options& chosen) {
     }
   line.finish();
   summary.print();
-  std::printf("\nexact: all digits of the answer, with its 95 %% interval; nll: per answer token; kl: full cache against the method\n"
-              "over question and answer, nats; razor_minus: exact answers of razor less the method's, paired, 95 %% bootstrap.\n\n");
+  std::printf(
+      "\nexact: all digits of the answer, with its 95 %% interval; nll: per answer token; kl: full cache against the "
+      "method\n"
+      "over question and answer, nats; razor_minus: exact answers of razor less the method's, paired, 95 %% "
+      "bootstrap.\n\n");
   summary.write(folder.file("needle.tsv"));
   trials.write(folder.file("needle_trials.tsv"));
   std::printf("%s\n%s\n", folder.file("needle.tsv").c_str(), folder.file("needle_trials.tsv").c_str());
   std::vector<heat_map> maps;
   for (std::size_t m = 0; m < methods.size(); ++m) maps.push_back(map_of(methods[m], m, cells, chosen));
-  if (draw_heat_maps(folder.file("needle.png"), maps, 0.0, 1.0)) std::printf("%s\n", folder.file("needle.png").c_str());
+  if (draw_heat_maps(folder.file("needle.png"), maps, std::min<std::size_t>(3, maps.size()), 0.0, 1.0))
+    std::printf("%s\n", folder.file("needle.png").c_str());
 }
 
 }  // namespace
@@ -174,7 +181,9 @@ void add_needle(CLI::App& program) {
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--trials", chosen->trials, "trials per depth")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--trials", chosen->trials, "trials per depth")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   std::string known = "with commas:";
   for (const method& each : all_methods()) known += std::string("\n") + each.name + ": " + each.meaning;
   command->add_option("--methods", chosen->methods, known)->delimiter(',');

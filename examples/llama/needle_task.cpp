@@ -8,9 +8,9 @@
 namespace headwise_llama {
 namespace {
 
-const char* const words[] = {"apple",  "river",  "candle", "mirror", "garden", "silver", "button", "window", "pepper",
-                             "rocket", "saddle", "ticket", "velvet", "walnut", "yellow", "anchor", "basket", "copper",
-                             "dragon", "engine", "falcon", "guitar", "hammer", "island"};
+const char* const words[] = {"apple",  "river",  "candle", "mirror", "garden", "silver", "button", "window",
+                             "pepper", "rocket", "saddle", "ticket", "velvet", "walnut", "yellow", "anchor",
+                             "basket", "copper", "dragon", "engine", "falcon", "guitar", "hammer", "island"};
 
 std::string needle_text(const std::string& word, const std::string& number) {
   return "One of the special magic numbers for " + word + " is: " + number + ".";
@@ -76,8 +76,8 @@ needle_prompt make_needle_prompt(const engine& model, const std::vector<std::str
     if (sentence < text.size()) append(prompt.context, text[sentence]);
   }
 
-  prompt.question = text_tokens("\n\nWhat is the special magic number for " + names[0] +
-                                " mentioned in the provided text?");
+  prompt.question =
+      text_tokens("\n\nWhat is the special magic number for " + names[0] + " mentioned in the provided text?");
   append(prompt.question, model.tokenize(frame.after, false, true));
   append(prompt.question,
          text_tokens("The special magic number for " + names[0] + " mentioned in the provided text is:"));
@@ -116,8 +116,8 @@ std::vector<needle_outcome> run_needle(runner& run, const needle_prompt& prompt,
       const logit_rows& rows = from_question ? asked : logits;
       const std::size_t row = from_question ? asked.size() - 1 : first + i - 1;
       const std::string piece = run.model().piece(prompt.answer[i]);
-      const auto count = static_cast<double>(
-          std::count_if(piece.begin(), piece.end(), [](char c) { return c >= '0' && c <= '9'; }));
+      const auto count =
+          static_cast<double>(std::count_if(piece.begin(), piece.end(), [](char c) { return c >= '0' && c <= '9'; }));
       const bool hit = rows.best(row) == prompt.answer[i];
       right += hit ? 1 : 0;
       digits += hit ? count : 0.0;

@@ -26,15 +26,16 @@ struct needle_prompt {
   std::vector<token> answer;    ///< the number
 };
 
-needle_prompt make_needle_prompt(const engine& model, const std::vector<std::string>& sentences, const needle_case& test);
+needle_prompt make_needle_prompt(const engine& model, const std::vector<std::string>& sentences,
+                                 const needle_case& test);
 
 /// What a method made of a test. The answer is scored by teacher forcing: each of its tokens against the most likely.
 struct needle_outcome {
-  bool exact = false;    ///< every token of the number
-  double digits = 0.0;   ///< share of its digits
-  double nll = 0.0;      ///< per answer token
-  double kl = 0.0;       ///< KL(full || method), mean over question and answer tokens
-  std::size_t folded = 0;   ///< rows that had left when the question came
+  bool exact = false;      ///< every token of the number
+  double digits = 0.0;     ///< share of its digits
+  double nll = 0.0;        ///< per answer token
+  double kl = 0.0;         ///< KL(full || method), mean over question and answer tokens
+  std::size_t folded = 0;  ///< rows that had left when the question came
   std::size_t bytes = 0;
   std::size_t dense_bytes = 0;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,10 @@ struct heat_map {
   std::vector<std::vector<double>> values;
 };
 
-/// Draws heat maps one below the other into a PNG file, on one colour scale from `low` to `high`. Returns false,
+/// Draws heat maps of one size, `across` of them side by side, into a PNG file, on one colour scale from `low` to
+/// `high`. Returns false,
 /// having said so on standard error, where there is no gnuplot: the tables say the same. Refuses an unwritable file.
-bool draw_heat_maps(const std::string& path, const std::vector<heat_map>& maps, double low, double high);
+bool draw_heat_maps(const std::string& path, const std::vector<heat_map>& maps, std::size_t across, double low,
+                    double high);
 
 }  // namespace headwise_llama

@@ -68,7 +68,8 @@ class needle_check {
       test.depth = needle_depth(trial, chosen_.trials);
       test.seed = chosen_.common.seed + trial;
       const needle_prompt prompt = make_needle_prompt(model_.model(), sentences_, test);
-      const auto outcomes = run_needle(model_, prompt, methods, {file, chosen_.common.chosen_compensation(), test.seed}, false);
+      const auto outcomes =
+          run_needle(model_, prompt, methods, {file, chosen_.common.chosen_compensation(), test.seed}, false);
       full += outcomes[0].exact ? 1.0 : 0.0;
       result.quality += outcomes[1].exact ? 1.0 : 0.0;
       nll += outcomes[1].nll;
@@ -144,7 +145,8 @@ void run(const options& chosen) {
     const std::size_t kept = std::min(tokens, chosen.sinks + recent + (chosen.sinks + recent < tokens ? 1 : 0));
     const double rows = share + (1 - share) * static_cast<double>(kept) / static_cast<double>(tokens);
     ratios.add({std::to_string(tokens), std::to_string(recent),
-                std::to_string(tokens - std::min(tokens, chosen.sinks + recent)), fixed(rows, 3), fixed(1 / rows, 2) + "x"});
+                std::to_string(tokens - std::min(tokens, chosen.sinks + recent)), fixed(rows, 3),
+                fixed(1 / rows, 2) + "x"});
   }
   ratios.print();
   std::printf("\n%s\n", chosen.output.c_str());
@@ -156,7 +158,8 @@ void add_plan(CLI::App& program) {
   auto chosen = std::make_shared<options>();
   CLI::App* command = program.add_subcommand("plan", "choose the retrieval heads");
   command->add_option("-p,--profile", chosen->profile, "profile.tsv of the model")->required();
-  command->add_option("--rule", chosen->rule, "combined: rank by echo + induction; published: induction, and 1 % by echo")
+  command
+      ->add_option("--rule", chosen->rule, "combined: rank by echo + induction; published: induction, and 1 % by echo")
       ->check(CLI::IsMember({"combined", "published"}))
       ->capture_default_str();
   command->add_option("--share", chosen->share, "share of the KV heads; where --auto starts")
@@ -172,14 +175,19 @@ void add_plan(CLI::App& program) {
       ->capture_default_str();
   command->add_option("-o", chosen->output, "plan file")->required();
 
-  CLI::Option* automatic = command->add_flag(
-      "--auto", chosen->automatic, "raise the share by 3 % of the heads until the needle is found as with the full cache");
+  CLI::Option* automatic =
+      command->add_flag("--auto", chosen->automatic,
+                        "raise the share by 3 % of the heads until the needle is found as with the full cache");
   CLI::Option* model = command->add_option("-m,--model", chosen->common.model, "GGUF file, for --auto");
   automatic->needs(model);
   command->add_option("--length", chosen->length, "--auto: tokens of the needle's context")->capture_default_str();
-  command->add_option("--trials", chosen->trials, "--auto: needles per step")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--trials", chosen->trials, "--auto: needles per step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--tolerance", chosen->tolerance, "--auto: exact answers it may lose")->capture_default_str();
-  command->add_option("--limit", chosen->limit, "--auto: largest share to try")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  command->add_option("--limit", chosen->limit, "--auto: largest share to try")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   command->add_option("--haystack", chosen->haystack, "--auto: text file (default: Debian's bible program)");
   chosen->common.add_running(*command);
   chosen->common.add_policies(*command);

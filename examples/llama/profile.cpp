@@ -65,21 +65,21 @@ void run(const options& chosen) {
   const headwise::model_shape& shape = model.shape();
   const headwise::vocabulary vocabulary{model.model().ordinary_tokens(), model.model().first_token()};
   const headwise::repeated_tokens probe =
-      chosen.tokens.empty()
-          ? headwise::repeated_tokens(vocabulary, chosen.block, chosen.repeats, chosen.common.seed)
-          : probe_from_file(chosen.tokens, chosen.repeats, model.model().vocabulary_size());
+      chosen.tokens.empty() ? headwise::repeated_tokens(vocabulary, chosen.block, chosen.repeats, chosen.common.seed)
+                            : probe_from_file(chosen.tokens, chosen.repeats, model.model().vocabulary_size());
   std::printf("%s: %s\nprobe: %zu tokens x %zu%s\n", model.model().path().c_str(), to_string(shape).c_str(),
               probe.block(), probe.repeats(), probe.prefix_length() == 0 ? "" : " after one prefix token");
 
   progress_line line("profile: tokens", chosen.common.quiet);
   const headwise::head_scores scores =
       model.score(probe, [&](std::size_t done, std::size_t total) { line.show(done, total); });
-  headwise::write_profile(folder.file("profile.tsv"), scores,
-                          {{"model", model.model().path()},
-                           {"description", model.model().description()},
-                           {"block", std::to_string(probe.block())},
-                           {"repeats", std::to_string(probe.repeats())},
-                           {"tokens", chosen.tokens.empty() ? "seed " + std::to_string(chosen.common.seed) : chosen.tokens}});
+  headwise::write_profile(
+      folder.file("profile.tsv"), scores,
+      {{"model", model.model().path()},
+       {"description", model.model().description()},
+       {"block", std::to_string(probe.block())},
+       {"repeats", std::to_string(probe.repeats())},
+       {"tokens", chosen.tokens.empty() ? "seed " + std::to_string(chosen.common.seed) : chosen.tokens}});
 
   using headwise::detail::kv_head_scores;
   const auto echo = kv_head_scores(scores, {"echo"}, headwise::head_group::sum);
@@ -100,8 +100,8 @@ void run(const options& chosen) {
 
   double highest = 0.0;
   for (std::size_t i = 0; i < echo.size(); ++i) highest = std::max({highest, echo[i], induction[i]});
-  if (draw_heat_maps(folder.file("heads.png"), {map_of(shape, "induction", induction), map_of(shape, "echo", echo)}, 0.0,
-                     highest))
+  if (draw_heat_maps(folder.file("heads.png"), {map_of(shape, "induction", induction), map_of(shape, "echo", echo)}, 1,
+                     0.0, highest))
     std::printf("%s\n", folder.file("heads.png").c_str());
 }
 
@@ -111,7 +111,8 @@ void add_profile(CLI::App& program) {
   auto chosen = std::make_shared<options>();
   CLI::App* command = program.add_subcommand("profile", "score every head with a synthetic probe");
   chosen->common.add_model(*command);
-  CLI::Option* block = command->add_option("--block", chosen->block, "random tokens in the block")->capture_default_str();
+  CLI::Option* block =
+      command->add_option("--block", chosen->block, "random tokens in the block")->capture_default_str();
   command->add_option("--repeats", chosen->repeats, "copies of the block")->capture_default_str();
   command->add_option("--tokens", chosen->tokens, "file of token ids instead: the prefix token, then the block")
       ->excludes(block);

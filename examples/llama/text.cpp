@@ -97,21 +97,24 @@ void run(const options& chosen) {
     const estimate lead = paired ? paired_mean(found[m].kl, none->kl) : estimate{};
     const double nll = mean_of(found[m].nll);
     summary.add({methods[m].name, std::to_string(chosen.length), std::to_string(chosen.tokens * chosen.contexts),
-                 fixed(nll, 4), fixed(kl.mean, 4), fixed(mean_of(found[m].bytes), 0), fixed(mean_of(found[m].dense_bytes), 0),
-                 fixed(std::exp(nll), 3), fixed(kl.low, 4), fixed(kl.high, 4), paired ? fixed(lead.mean, 4) : "-",
-                 paired ? fixed(lead.low, 4) : "-", paired ? fixed(lead.high, 4) : "-"});
+                 fixed(nll, 4), fixed(kl.mean, 4), fixed(mean_of(found[m].bytes), 0),
+                 fixed(mean_of(found[m].dense_bytes), 0), fixed(std::exp(nll), 3), fixed(kl.low, 4), fixed(kl.high, 4),
+                 paired ? fixed(lead.mean, 4) : "-", paired ? fixed(lead.low, 4) : "-",
+                 paired ? fixed(lead.high, 4) : "-"});
   }
-  std::printf("%s: %s\n%zu contexts of %zu tokens, compressed, then %zu tokens of the text\n\n", model.model().path().c_str(),
-              to_string(model.shape()).c_str(), chosen.contexts, chosen.length, chosen.tokens);
+  std::printf("%s: %s\n%zu contexts of %zu tokens, compressed, then %zu tokens of the text\n\n",
+              model.model().path().c_str(), to_string(model.shape()).c_str(), chosen.contexts, chosen.length,
+              chosen.tokens);
   summary.print();
-  std::printf("\nnll and kl per token, nats; kl: full cache against the method, with its 95 %% interval over contexts;\n"
-              "kl_minus_none: paired difference to dropping what leaves.\n\n");
+  std::printf(
+      "\nnll and kl per token, nats; kl: full cache against the method, with its 95 %% interval over contexts;\n"
+      "kl_minus_none: paired difference to dropping what leaves.\n\n");
   summary.write(folder.file("text.tsv"));
   std::printf("%s\n", folder.file("text.tsv").c_str());
   const std::size_t recent = plan.budget({}, chosen.length);
   if (plan.plan.sinks() + recent >= chosen.length)
-    std::fprintf(stderr, "at %zu tokens nothing is folded: %zu sinks and %zu recent rows hold them all\n", chosen.length,
-                 plan.plan.sinks(), recent);
+    std::fprintf(stderr, "at %zu tokens nothing is folded: %zu sinks and %zu recent rows hold them all\n",
+                 chosen.length, plan.plan.sinks(), recent);
 }
 
 }  // namespace
@@ -123,8 +126,12 @@ void add_text(CLI::App& program) {
   chosen->common.add_policies(*command);
   command->add_option("-p,--plan", chosen->plan, "plan file")->required();
   command->add_option("-f,--file", chosen->file, "text file (default: Debian's bible program)");
-  command->add_option("--length", chosen->length, "tokens of a context")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--tokens", chosen->tokens, "tokens that follow it")->check(CLI::Range(2, 1 << 20))->capture_default_str();
+  command->add_option("--length", chosen->length, "tokens of a context")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--tokens", chosen->tokens, "tokens that follow it")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
   command->add_option("--contexts", chosen->contexts, "contexts, spread over the text")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -14,6 +14,8 @@
 
 #include "table.hpp"
 
+template class headwise::kv_cache<headwise::any_format, headwise_llama::any_budget, headwise::any_compensation>;
+
 namespace headwise_llama {
 
 void common_options::add_model(CLI::App& command) {
@@ -50,7 +52,10 @@ headwise::any_compensation common_options::chosen_compensation() const {
 }
 
 progress_line::progress_line(std::string what, bool quiet)
-    : what_(std::move(what)), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0), last_(std::chrono::steady_clock::now()) {}
+    : what_(std::move(what)),
+      quiet_(quiet),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      last_(std::chrono::steady_clock::now()) {}
 
 progress_line::~progress_line() { finish(); }
 
@@ -132,8 +137,12 @@ void runner::watch_speed(std::size_t tokens, double seconds) {
                fixed(seconds / static_cast<double>(tokens), 1).c_str());
 }
 
+any_cache copy_with(const any_cache& full, const policies& chosen) {
+  return full.with(chosen.plan, chosen.budget, chosen.compensation);
+}
+
 any_cache compressed_copy(const any_cache& full, const policies& chosen) {
-  any_cache copy = full.with(chosen.plan, chosen.budget, chosen.compensation);
+  any_cache copy = copy_with(full, chosen);
   copy.compress();
   return copy;
 }

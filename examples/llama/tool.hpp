@@ -15,6 +15,10 @@ namespace CLI {
 class App;
 }
 
+namespace headwise {
+extern template class kv_cache<any_format, headwise_llama::any_budget, any_compensation>;  // compiled once, in tool.cpp
+}
+
 namespace headwise_llama {
 
 /// The cache of this program: format, budget and compensation are chosen on the command line.
@@ -84,7 +88,8 @@ class runner {
 
   /// Runs tokens after those the cache has seen; each layer's keys and values go into the cache, and the attention
   /// comes from it.
-  logit_rows decode(any_cache& cache, token_span tokens, logits_of wanted = logits_of::last, const progress& report = {});
+  logit_rows decode(any_cache& cache, token_span tokens, logits_of wanted = logits_of::last,
+                    const progress& report = {});
 
   /// Prefills a probe and scores its heads.
   headwise::head_scores score(const headwise::repeated_tokens& probe, const progress& report = {});
@@ -100,7 +105,8 @@ class runner {
   bool warned_ = false;
 };
 
-/// The copy of a full cache that a method works on: its plan and policies, compressed.
+/// A copy of a cache under a method's plan and policies; compressed_copy also lets rows leave.
+any_cache copy_with(const any_cache& full, const policies& chosen);
 any_cache compressed_copy(const any_cache& full, const policies& chosen);
 
 /// ln sum e^logits, and the negative log-likelihood of one token.
