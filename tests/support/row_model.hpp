@@ -136,6 +136,7 @@ class row_model {
       values.push_back(value);
     }
 
+    if (logits.empty()) return std::vector<double>(shape.value_size());  // nothing to see gives zeros
     const double largest = *std::max_element(logits.begin(), logits.end());
     std::vector<double> out(shape.value_size());
     double total = 0.0;

@@ -166,24 +166,26 @@ std::pair<std::vector<float>, std::vector<float>> folded_means(const Head& head)
   return {key, value};
 }
 
-/// Everything a user can see of a cache, as bits: what a refused call must not change.
-template <class Cache>
-auto visible_state(const Cache& cache) {
-  struct head_state {
-    std::size_t length, folded, dropped;
-    std::vector<std::size_t> kept;
-    std::vector<std::byte> rows;
-    std::pair<std::vector<float>, std::vector<float>> means;
+/// Everything a user can see of one head, as bits.
+struct head_state {
+  std::size_t length, folded, dropped;
+  std::vector<std::size_t> kept;
+  std::vector<std::byte> rows;
+  std::pair<std::vector<float>, std::vector<float>> means;
 
-    bool operator==(const head_state& other) const {
-      const auto same_bits = [](const std::vector<float>& a, const std::vector<float>& b) {  // NaN equals NaN
-        return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-      };
-      return length == other.length && folded == other.folded && dropped == other.dropped && kept == other.kept &&
-             rows == other.rows && same_bits(means.first, other.means.first) &&
-             same_bits(means.second, other.means.second);
-    }
-  };
+  bool operator==(const head_state& other) const {
+    const auto same_bits = [](const std::vector<float>& a, const std::vector<float>& b) {  // NaN equals NaN
+      return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+    };
+    return length == other.length && folded == other.folded && dropped == other.dropped && kept == other.kept &&
+           rows == other.rows && same_bits(means.first, other.means.first) &&
+           same_bits(means.second, other.means.second);
+  }
+};
+
+/// And of all heads of a cache: what a refused call must not change.
+template <class Cache>
+std::vector<head_state> visible_state(const Cache& cache) {
   std::vector<head_state> heads;
   for (std::size_t layer = 0; layer < cache.shape().layers; ++layer)
     for (std::size_t i = 0; i < cache.shape().kv_heads; ++i) {

@@ -49,6 +49,13 @@ class kv_cache {
     }
   }
 
+  kv_cache(const kv_cache&) = default;
+  kv_cache(kv_cache&&) = default;
+  /// A copy that fails leaves this cache as it was.
+  kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }
+  kv_cache& operator=(kv_cache&&) = default;
+  ~kv_cache() = default;
+
   const model_shape& shape() const noexcept { return plan_.shape(); }
   const head_plan& plan() const noexcept { return plan_; }
 
@@ -95,11 +102,12 @@ class kv_cache {
   void compress(std::size_t layer) {
     layer_state& state = at(layer);
     prepare(state, layer, state.length(), 0);
-    for (std::size_t head = 0; head < state.heads.size(); ++head) fold(state, head);
-    state.rolling = when_ != when_to_compress::frozen;
+    fold(state);
   }
   void compress() {
-    for (std::size_t layer = 0; layer < layers_.size(); ++layer) compress(layer);
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer)
+      prepare(layers_[layer], layer, layers_[layer].length(), 0);
+    for (layer_state& state : layers_) fold(state);  // nothing throws any more: all layers are compressed, or none
   }
 
   /// A cache of the same rows under another plan and other policies. Refused once a row has left any head, since what
@@ -203,6 +211,11 @@ class kv_cache {
 
   void fold(layer_state& state, std::size_t head) noexcept {
     if (state.fold_end[head] != 0) state.heads[head].fold(plan_.sinks(), state.fold_end[head], state.row.data());
+  }
+
+  void fold(layer_state& state) noexcept {
+    for (std::size_t head = 0; head < state.heads.size(); ++head) fold(state, head);
+    state.rolling = when_ != when_to_compress::frozen;
   }
 
   static constexpr void require_policies() {
