@@ -110,9 +110,11 @@ TEST(prof, PROF_04_sinks_and_recent_rows_cannot_be_swapped_unseen) {
 }
 
 /// A profile of `layers` x `heads` equal query heads on `kv_heads` KV heads, as text, row by row.
-std::string profile_text(std::size_t layers, std::size_t heads, std::size_t kv_heads, std::size_t short_row = SIZE_MAX) {
-  std::string text = "# headwise profile 1\n# layers: 32\n# query_heads: 8\n# kv_heads: 8\n# head_dim: 1\n# value_dim: 1\n"
-                     "layer\tkv_head\tquery_head\techo\n";
+std::string profile_text(std::size_t layers, std::size_t heads, std::size_t kv_heads,
+                         std::size_t short_row = SIZE_MAX) {
+  std::string text =
+      "# headwise profile 1\n# layers: 32\n# query_heads: 8\n# kv_heads: 8\n# head_dim: 1\n# value_dim: 1\n"
+      "layer\tkv_head\tquery_head\techo\n";
   for (std::size_t i = 0; i < layers * heads; ++i)
     text += headwise::detail::join(i / heads, "\t", i % heads / (heads / kv_heads), "\t", i % heads,
                                    i == short_row ? "" : "\t0.5", "\n");
@@ -133,11 +135,17 @@ TEST(prof, PROF_05_a_table_of_another_layout_is_refused_with_its_row_and_column)
   EXPECT_REFUSED(read(profile_text(32, 8, 8, 100)), "p.tsv:108: found 3 fields, expected 4");
 
   const std::pair<const char*, double> numbers[] = {
-      {"9.726562500000000000e-01", 0.97265625}, {"1.0e+00", 1}, {"0.0e+00", 0}, {"9.960937500000000000e-01", 0.99609375},
-      {"1.0000001", 1.0000001}, {"-0.1", -0.1}};  // outside 0..1: a user's rule may score as it likes
+      {"9.726562500000000000e-01", 0.97265625},
+      {"1.0e+00", 1},
+      {"0.0e+00", 0},
+      {"9.960937500000000000e-01", 0.99609375},
+      {"1.0000001", 1.0000001},
+      {"-0.1", -0.1}};  // outside 0..1: a user's rule may score as it likes
   for (const auto& [written, number] : numbers) {
-    const head_scores found = read("# headwise profile 1\n# layers: 1\n# query_heads: 1\n# kv_heads: 1\n# head_dim: 1\n"
-                                   "# value_dim: 1\nlayer\tkv_head\tquery_head\tmine\n0\t0\t0\t" + std::string(written) + "\n");
+    const head_scores found = read(
+        "# headwise profile 1\n# layers: 1\n# query_heads: 1\n# kv_heads: 1\n# head_dim: 1\n"
+        "# value_dim: 1\nlayer\tkv_head\tquery_head\tmine\n0\t0\t0\t" +
+        std::string(written) + "\n");
     EXPECT_EQ(found.at("mine", 0, 0), number);
   }
 }
@@ -169,8 +177,10 @@ TEST(prof, PROF_09_a_missing_score_is_refused_and_none_is_ever_ranked) {
   const temporary_folder folder;
   const std::string path = folder.file("p.tsv");
   for (const char* score : {"", "nan", "NaN", "null", "\"NaN\"", "[]", "-"}) {
-    put(path, "# headwise profile 1\n# layers: 1\n# query_heads: 2\n# kv_heads: 2\n# head_dim: 1\n# value_dim: 1\n"
-              "layer\tkv_head\tquery_head\techo\n0\t0\t0\t0.2\n0\t1\t1\t" + std::string(score) + "\n");
+    put(path,
+        "# headwise profile 1\n# layers: 1\n# query_heads: 2\n# kv_heads: 2\n# head_dim: 1\n# value_dim: 1\n"
+        "layer\tkv_head\tquery_head\techo\n0\t0\t0\t0.2\n0\t1\t1\t" +
+            std::string(score) + "\n");
     const std::string found = "p.tsv:9: echo: found '" + std::string(score) + "', expected a finite number";
     EXPECT_REFUSED(read_profile(path), found.c_str());
   }
@@ -201,7 +211,7 @@ head_scores equal_scores(std::size_t heads) {
 
 TEST(prof, PROF_11_a_share_of_the_heads_kept_becomes_one_count_whatever_the_ties) {
   const head_scores ten = equal_scores(10);
-  const std::pair<double, std::size_t> counts[] = {{0.15, 2}, {0.25, 3}, {0.0, 0},     {1.0, 10},
+  const std::pair<double, std::size_t> counts[] = {{0.15, 2}, {0.25, 3}, {0.0, 0},      {1.0, 10},
                                                    {1e-9, 0}, {0.05, 1}, {0.999999, 10}};
   for (const auto& [share, count] : counts)
     for (int run = 0; run < 3; ++run) {
@@ -229,17 +239,20 @@ TEST(prof, PROF_11_a_share_of_the_heads_kept_becomes_one_count_whatever_the_ties
 TEST(prof, PROF_12_odd_numbers_are_read_as_json_reads_them_or_refused) {
   const temporary_folder folder;
   const std::string path = folder.file("p.tsv");
-  const std::string before = "# headwise profile 1\n# layers: 1\n# query_heads: 2\n# kv_heads: 2\n# head_dim: 1\n# value_dim: 1\n"
-                             "layer\tkv_head\tquery_head\techo\n0\t0\t0\t";
+  const std::string before =
+      "# headwise profile 1\n# layers: 1\n# query_heads: 2\n# kv_heads: 2\n# head_dim: 1\n# value_dim: 1\n"
+      "layer\tkv_head\tquery_head\techo\n0\t0\t0\t";
   const std::string after = "\n0\t1\t1\t0.75\n";
   const auto read = [&](const std::string& text) {
     put(path, text);
     return read_profile(path).at("echo", 0, 0);
   };
-  const std::pair<const char*, double> good[] = {{"1e-3", 1e-3}, {"1E+2", 100}, {"0.0", 0}, {"-0", 0}, {"-2.5e-1", -0.25}};
+  const std::pair<const char*, double> good[] = {
+      {"1e-3", 1e-3}, {"1E+2", 100}, {"0.0", 0}, {"-0", 0}, {"-2.5e-1", -0.25}};
   for (const auto& [written, number] : good) EXPECT_EQ(read(before + written + after), number) << written;
   EXPECT_TRUE(std::signbit(read(before + "-0" + after)));
-  for (const char* bad : {"1e999", "-1e999", "1e-400", ".5", "5.", "01", "+1", "1e", "NaN", "inf", "0x1", "1,", "1 // one"})
+  for (const char* bad :
+       {"1e999", "-1e999", "1e-400", ".5", "5.", "01", "+1", "1e", "NaN", "inf", "0x1", "1,", "1 // one"})
     EXPECT_REFUSED(read(before + bad + after), "p.tsv:8: echo: found '", bad);
   const std::string whole = before + "0.5" + after;
   EXPECT_EQ(read(whole), 0.5);

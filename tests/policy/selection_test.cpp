@@ -60,9 +60,9 @@ TEST(selection, a_share_becomes_a_count_by_rounding_half_up) {
       {10, 1, 0.15, 2},    // 1.5
       {10, 1, 0.05, 1},    // 0.5
       {10, 1, 0.0499, 0},  // below
-      {10, 1, 0.35, 4},   {10, 1, 0.45, 5},  {30, 3, 0.05, 5}, {30, 3, 0.1, 9},       {30, 3, 0.2, 18},
-      {32, 8, 0.14, 36},  {24, 2, 0.14, 7},  {10, 1, 0.0, 0},  {10, 1, 1.0, 10},      {30, 3, 1e-9, 0},
-      {30, 3, 0.999999, 90}, {1, 1, 0.5, 1}, {1, 1, 0.49, 0},  {64, 16, 0.999, 1023},
+      {10, 1, 0.35, 4},      {10, 1, 0.45, 5}, {30, 3, 0.05, 5}, {30, 3, 0.1, 9},       {30, 3, 0.2, 18},
+      {32, 8, 0.14, 36},     {24, 2, 0.14, 7}, {10, 1, 0.0, 0},  {10, 1, 1.0, 10},      {30, 3, 1e-9, 0},
+      {30, 3, 0.999999, 90}, {1, 1, 0.5, 1},   {1, 1, 0.49, 0},  {64, 16, 0.999, 1023},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(testing::Message() << c.share << " of " << c.layers * c.kv_heads);
@@ -98,8 +98,8 @@ TEST(selection, ties_go_to_the_lower_layer_then_to_the_lower_head) {
 TEST(selection, the_published_rule_unites_two_rankings_and_the_combined_rule_adds_the_scores) {
   const model_shape shape{2, 5, 5, 8, 0};
   //                       0.0  0.1  0.2  0.3  0.4  1.0  1.1  1.2  1.3  1.4
-  const column echo      {0.00, 0.9, 0.1, 0.0, 0.0, 0.0, 0.8, 0.0, 0.0, 0.45};
-  const column induction {0.00, 0.0, 0.7, 0.6, 0.0, 0.0, 0.5, 0.0, 0.0, 0.40};
+  const column echo{0.00, 0.9, 0.1, 0.0, 0.0, 0.0, 0.8, 0.0, 0.0, 0.45};
+  const column induction{0.00, 0.0, 0.7, 0.6, 0.0, 0.0, 0.5, 0.0, 0.0, 0.40};
   const head_scores scores = scores_of(shape, echo, induction);
   const struct {
     double induction, echo;
@@ -126,7 +126,7 @@ TEST(selection, query_heads_of_a_group_count_by_sum_or_by_max) {
   EXPECT_EQ(combined_heads(0.5, head_group::max).plan(scores).retrieval_heads(), (ids{{0, 1}}));  // 0.5 and 0.8
   EXPECT_EQ(published(0.0, 0.5).plan(scores).retrieval_heads(), (ids{{0, 0}}));                   // 0.9 and 0.8
   EXPECT_EQ(published(0.0, 0.5, head_group::max).plan(scores).retrieval_heads(), (ids{{0, 1}}));
-  EXPECT_EQ(published(0.5, 0.0).plan(scores).retrieval_heads(), (ids{{0, 0}}));  // 0.6 and 0.5
+  EXPECT_EQ(published(0.5, 0.0).plan(scores).retrieval_heads(), (ids{{0, 0}}));                   // 0.6 and 0.5
   EXPECT_EQ(published(0.5, 0.0, head_group::max).plan(scores).retrieval_heads(), (ids{{0, 1}}));  // 0.2 and 0.5
   // Max is the largest of the group also where all are below 0, as a user's own scores may be.
   const head_scores below = scores_of(shape, column(6, 0.0), {-3, -1, -2, -0.5, -9, -9});
@@ -242,8 +242,8 @@ TEST(recipe, ends_at_its_limit_with_the_last_plan_it_tried) {
   } cases[] = {
       {0.15, 0.03, 0.50, 12, 48},  // 0.15 + 0.03 * 11
       {0.15, 0.03, 0.48, 12, 48},  // the limit itself is tried, although the sum of the shares rounds
-      {0.15, 0.03, 0.15, 1, 15}, {0.15, 0.03, 0.1799, 1, 15}, {0.0, 0.5, 1.0, 3, 100},
-      {0.97, 0.03, 1.0, 2, 100}, {0.1, 0.1, 0.7, 7, 70},      {1.0, 0.03, 1.0, 1, 100},
+      {0.15, 0.03, 0.15, 1, 15},  {0.15, 0.03, 0.1799, 1, 15}, {0.0, 0.5, 1.0, 3, 100},
+      {0.97, 0.03, 1.0, 2, 100},  {0.1, 0.1, 0.7, 7, 70},      {1.0, 0.03, 1.0, 1, 100},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(testing::Message() << c.start << " + " << c.step << " up to " << c.limit);
@@ -290,9 +290,10 @@ TEST(recipe, settings_that_make_no_recipe_are_refused_before_any_check) {
     double start, step, limit;
     const char* word;
   } cases[] = {
-      {0.15, 0.0, 0.5, "step"},  {0.15, -0.03, 0.5, "step"}, {0.15, nan, 0.5, "step"},  {0.15, 1.5, 0.5, "step"},
-      {0.15, 0.03, nan, "limit"}, {0.15, 0.03, 1.5, "limit"}, {0.15, 0.03, -1, "limit"}, {0.15, 0.03, 0.1, "above the limit"},
-      {nan, 0.03, 0.5, "0..1"},  {-0.1, 0.03, 0.5, "0..1"},
+      {0.15, 0.0, 0.5, "step"},  {0.15, -0.03, 0.5, "step"},           {0.15, nan, 0.5, "step"},
+      {0.15, 1.5, 0.5, "step"},  {0.15, 0.03, nan, "limit"},           {0.15, 0.03, 1.5, "limit"},
+      {0.15, 0.03, -1, "limit"}, {0.15, 0.03, 0.1, "above the limit"}, {nan, 0.03, 0.5, "0..1"},
+      {-0.1, 0.03, 0.5, "0..1"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(testing::Message() << c.start << " + " << c.step << " up to " << c.limit);

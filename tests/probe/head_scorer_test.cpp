@@ -88,8 +88,7 @@ void expect_scores_of_the_definition(const head_scores& found, const prefill& fr
       const reference::matrix a = reference::attention_matrix(q, k, rule);
       for (const std::size_t shift : {0U, 1U}) {
         const double score = found.at(shift == 0 ? "echo" : "induction", layer, head);
-        const double expected =
-            reference::mean_mass(a, probe.prefix_length(), probe.block(), probe.repeats(), shift);
+        const double expected = reference::mean_mass(a, probe.prefix_length(), probe.block(), probe.repeats(), shift);
         EXPECT_NEAR(score, expected, tolerance) << "shift " << shift << ", head " << layer << "." << head;
         EXPECT_TRUE(score >= 0.0 && score <= 1.0) << score;
       }
@@ -110,8 +109,8 @@ TEST(head_scorer, gives_the_scores_of_the_definition_for_every_group_and_chunk_s
       const model_shape shape{3, 2 * group, 2, 16, 0};
       const repeated_tokens probe = probe_of(30, 3, prefix);
       const prefill model(shape, probe.size(), static_cast<std::uint32_t>(group));
-      for (const std::size_t chunk : {std::size_t{1}, std::size_t{7}, std::size_t{31}, std::size_t{32},
-                                      std::size_t{33}, std::size_t{64}, whole}) {
+      for (const std::size_t chunk : {std::size_t{1}, std::size_t{7}, std::size_t{31}, std::size_t{32}, std::size_t{33},
+                                      std::size_t{64}, whole}) {
         SCOPED_TRACE(testing::Message() << "group " << group << ", prefix " << prefix << ", chunk " << chunk);
         expect_scores_of_the_definition(model.scored(head_scorer(shape, probe), chunk), model, probe);
       }

@@ -64,7 +64,8 @@ TEST(repeated_tokens, depend_on_the_seed_and_on_nothing_else) {
 TEST(repeated_tokens, every_token_is_drawn_about_equally_often) {
   std::vector<int> drawn(10);
   for (std::uint64_t seed = 0; seed < 2000; ++seed)
-    for (std::size_t i = 0; i < 3; ++i) ++drawn[static_cast<std::size_t>(repeated_tokens(words(10, 0), 3, 2, seed).tokens()[i])];
+    for (std::size_t i = 0; i < 3; ++i)
+      ++drawn[static_cast<std::size_t>(repeated_tokens(words(10, 0), 3, 2, seed).tokens()[i])];
   for (const int count : drawn) EXPECT_NEAR(count, 600, 100);  // five standard deviations
 }
 

@@ -72,7 +72,8 @@ class damage : public testing::Test {
   void expect_refused(const std::string& bytes, std::initializer_list<const char*> words) const {
     const std::string message = refusal(bytes);
     EXPECT_NE(message, "") << "accepted";
-    for (const char* word : words) EXPECT_NE(message.find(word), std::string::npos) << "no '" << word << "' in: " << message;
+    for (const char* word : words)
+      EXPECT_NE(message.find(word), std::string::npos) << "no '" << word << "' in: " << message;
   }
   /// A copy of the sample with `count` lines from `first` on (1-based) replaced.
   static std::string with_lines(std::size_t first, std::size_t count, const std::string& lines) {
@@ -192,7 +193,8 @@ TYPED_TEST(damage, windows_line_ends_other_titles_and_marks_are_refused) {
   this->expect_refused("\n" + TypeParam::text(), {":1: first line: found ''"});
   this->expect_refused(this->with_lines(1, 1, ""), {":1: first line: found '# layers: 2'"});
   this->expect_refused(with(TypeParam::text(), " 1\n", " 2\n"), {":1: ", " 2'", " 1"});  // a later version
-  this->expect_refused(TypeParam::name == std::string("plan") ? sample_profile_text : sample_plan_text, {":1: first line"});
+  this->expect_refused(TypeParam::name == std::string("plan") ? sample_profile_text : sample_plan_text,
+                       {":1: first line"});
   this->expect_refused("{\"full_attention_heads\": []}", {":1: ", "no end"});
 }
 
@@ -227,7 +229,9 @@ TYPED_TEST(damage, counts_that_no_model_has_are_refused_and_ask_for_no_memory) {
       {{"layers: 2", "layers: 1048576"}},
       {{"layers: 2", "layers: 1048577"}},
       {{"layers: 2", "layers: 1048576"}, {"query_heads: 4", "query_heads: 1048576"}},
-      {{"layers: 2", "layers: 1048576"}, {"query_heads: 4", "query_heads: 1048576"}, {"kv_heads: 2", "kv_heads: 1048576"}},
+      {{"layers: 2", "layers: 1048576"},
+       {"query_heads: 4", "query_heads: 1048576"},
+       {"kv_heads: 2", "kv_heads: 1048576"}},
       {{"query_heads: 4", "query_heads: 0"}},
       {{"query_heads: 4", "query_heads: 9223372036854775808"}},
       {{"query_heads: 4", "query_heads: 3"}},
@@ -272,8 +276,8 @@ TYPED_TEST(damage, long_lines_many_keys_and_many_columns_take_time_and_memory_of
 
 TYPED_TEST(damage, the_file_of_another_model_is_refused_with_both_shapes) {
   TypeParam::write(this->path_);
-  const model_shape others[] = {{3, 4, 2, 16, 8}, {2, 2, 2, 16, 8},  {2, 4, 1, 16, 8},
-                                {2, 4, 4, 16, 8}, {2, 4, 2, 32, 8},  {2, 4, 2, 16, 0}};
+  const model_shape others[] = {{3, 4, 2, 16, 8}, {2, 2, 2, 16, 8}, {2, 4, 1, 16, 8},
+                                {2, 4, 4, 16, 8}, {2, 4, 2, 32, 8}, {2, 4, 2, 16, 0}};
   for (const model_shape& other : others) {
     const std::string found = "found " + to_string(sample_shape), expected = "expected " + to_string(other);
     EXPECT_REFUSED(TypeParam::read(this->path_, &other), this->path_.c_str(), "another model", found.c_str(),

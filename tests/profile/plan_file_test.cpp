@@ -65,7 +65,8 @@ TEST(plan_file, budget_and_sinks_are_whole_numbers_that_must_be_there) {
     const std::string key = std::string(line).substr(2, std::string(line).find(':') - 2);
     put(path, with(sample_plan_text, line, ""));
     EXPECT_REFUSED(read_plan(path), "no metadata line", key.c_str());
-    for (const char* bad : {"", "-1", "+1", "01", "1.0", "1e3", "0x10", " 4", "4 ", "four", "18446744073709551616", "1,000"}) {
+    for (const char* bad :
+         {"", "-1", "+1", "01", "1.0", "1e3", "0x10", " 4", "4 ", "four", "18446744073709551616", "1,000"}) {
       put(path, with(sample_plan_text, line, "# " + key + ": " + bad + "\n"));
       const std::string found = "found '" + std::string(bad) + "'";
       EXPECT_REFUSED(read_plan(path), path.c_str(), key.c_str(), found.c_str(), "whole number");
@@ -84,7 +85,8 @@ TEST(plan_file, a_role_is_retrieval_or_local) {
 
 TEST(plan_file, columns_are_these_three) {
   const temporary_folder folder;
-  for (const char* columns : {"layer\trole\tkv_head", "layer\tkv_head", "layer\tkv_head\trole\tmore", "layer\thead\trole"}) {
+  for (const char* columns :
+       {"layer\trole\tkv_head", "layer\tkv_head", "layer\tkv_head\trole\tmore", "layer\thead\trole"}) {
     put(folder.file("p"), with(sample_plan_text, "layer\tkv_head\trole", columns));
     EXPECT_REFUSED(read_plan(folder.file("p")), "p:12", "columns", "layer, kv_head, role");
   }

@@ -30,9 +30,22 @@ using limits = std::numeric_limits<double>;
 
 /// Doubles of every kind, then random bit patterns.
 std::vector<double> odd_numbers(std::size_t count) {
-  std::vector<double> numbers = {0.0,          -0.0,          0.1,           1.0 / 3,  -2.5e-7, 1e22,       123456789.125,
-                                 limits::min(), limits::max(), -limits::max(), 1e6,     1.0,     1.0 + limits::epsilon(),
-                                 limits::denorm_min(), limits::min() - limits::denorm_min(), 9007199254740993.0};
+  std::vector<double> numbers = {0.0,
+                                 -0.0,
+                                 0.1,
+                                 1.0 / 3,
+                                 -2.5e-7,
+                                 1e22,
+                                 123456789.125,
+                                 limits::min(),
+                                 limits::max(),
+                                 -limits::max(),
+                                 1e6,
+                                 1.0,
+                                 1.0 + limits::epsilon(),
+                                 limits::denorm_min(),
+                                 limits::min() - limits::denorm_min(),
+                                 9007199254740993.0};
   random_numbers random(17);
   while (numbers.size() < count) {
     const std::uint64_t bits = std::uint64_t{random.bits()} << 32 | random.bits();
@@ -62,7 +75,8 @@ TEST(profile_file, every_double_comes_back_with_the_same_bits) {
 
 TEST(profile_file, columns_and_shapes_of_every_kind_come_back) {
   const temporary_folder folder;
-  const model_shape shapes[] = {{1, 1, 1, 1, 0}, {3, 1, 1, 64, 32}, {2, 8, 8, 80, 0}, {1, 7, 1, 64, 64}, {5, 6, 3, 2, 3}};
+  const model_shape shapes[] = {
+      {1, 1, 1, 1, 0}, {3, 1, 1, 64, 32}, {2, 8, 8, 80, 0}, {1, 7, 1, 64, 64}, {5, 6, 3, 2, 3}};
   for (const model_shape& shape : shapes)
     for (const std::size_t columns : {1U, 2U, 7U}) {
       head_scores scores(shape);
@@ -92,20 +106,33 @@ TEST(profile_file, numbers_are_json_numbers_and_nothing_else) {
     put(folder.file("p"), with(sample_profile_text, "0.001515", number));
   };
   const std::pair<const char*, double> good[] = {
-      {"1e-3", 1e-3}, {"1E+2", 100}, {"-0", -0.0}, {"0.0", 0}, {"1.0000001", 1.0000001}, {"-0.1", -0.1}, {"7", 7},
-      {"9.726562500000000000e-01", 0.97265625}, {"1.0e+00", 1}, {"5e-324", 5e-324}, {"1.7976931348623157e308", limits::max()},
+      {"1e-3", 1e-3},
+      {"1E+2", 100},
+      {"-0", -0.0},
+      {"0.0", 0},
+      {"1.0000001", 1.0000001},
+      {"-0.1", -0.1},
+      {"7", 7},
+      {"9.726562500000000000e-01", 0.97265625},
+      {"1.0e+00", 1},
+      {"5e-324", 5e-324},
+      {"1.7976931348623157e308", limits::max()},
       {"0.1000000000000000055511151231257827021181583404541015625", 0.1},
-      {"100000000000000000000000", 1e23}, {"1e022", 1e22}, {"0e999", 0},
+      {"100000000000000000000000", 1e23},
+      {"1e022", 1e22},
+      {"0e999", 0},
   };
   for (const auto& [text, number] : good) {
     put_number(text);
     const double found = read_profile(folder.file("p")).at("echo", 0, 3);
     EXPECT_EQ(std::memcmp(&found, &number, sizeof found), 0) << text << " read as " << found;
   }
-  const char* const bad[] = {"",     "nan",  "NaN",   "-nan",  "NAN(1)", "inf",    "Infinity", "-inf", "1e999", "-1e999", ".5",
-                             "5.",   "+1",   "01",    "-01",   "00",     "1e",     "1e+",      "1e-",  "e5",    "-",      "--1",
-                             "0x1p3", "0x10", "1,5",  "1 ",    " 1",     "1_000",  "1'000",    "null", "\"1\"", "1f",     "1e5.0",
-                             "1.5.2", "१",    "1e400000000000000000000", "true"};
+  const char* const bad[] = {
+      "",       "nan",   "NaN",  "-nan",  "NAN(1)", "inf",   "Infinity", "-inf", "1e999",
+      "-1e999", ".5",    "5.",   "+1",    "01",     "-01",   "00",       "1e",   "1e+",
+      "1e-",    "e5",    "-",    "--1",   "0x1p3",  "0x10",  "1,5",      "1 ",   " 1",
+      "1_000",  "1'000", "null", "\"1\"", "1f",     "1e5.0", "1.5.2",    "१",    "1e400000000000000000000",
+      "true"};
   for (const char* text : bad) {
     put_number(text);
     const std::string found = "'" + std::string(text) + "'";
@@ -149,8 +176,9 @@ TEST(profile_file, what_could_not_be_read_back_is_not_written) {
 TEST(profile_file, columns_are_named_once_and_in_order) {
   const temporary_folder folder;
   const std::string names = "layer\tkv_head\tquery_head\techo\tinduction";
-  for (const char* columns : {"layer\tquery_head\tkv_head\techo\tinduction", "Layer\tkv_head\tquery_head\techo\tinduction",
-                              "layer\tkv_head\tquery_head", "layer", "", "layer kv_head query_head echo induction"}) {
+  for (const char* columns :
+       {"layer\tquery_head\tkv_head\techo\tinduction", "Layer\tkv_head\tquery_head\techo\tinduction",
+        "layer\tkv_head\tquery_head", "layer", "", "layer kv_head query_head echo induction"}) {
     put(folder.file("p"), with(sample_profile_text, names, columns));
     EXPECT_REFUSED(read_profile(folder.file("p")), "p:8", "columns", "layer, kv_head, query_head");
   }
@@ -161,7 +189,8 @@ TEST(profile_file, columns_are_named_once_and_in_order) {
   EXPECT_REFUSED(read_profile(folder.file("p")), "p:8", "'echo'", "name");
   put(folder.file("p"), with(sample_profile_text, names, "layer\tkv_head\tquery_head\techo\t"));
   EXPECT_REFUSED(read_profile(folder.file("p")), "p:8", "''", "name");
-  for (const std::string& name : {std::string("echo\r"), std::string("\x1b[2J"), std::string(100, 'n'), std::string(1, '\0')}) {
+  for (const std::string& name :
+       {std::string("echo\r"), std::string("\x1b[2J"), std::string(100, 'n'), std::string(1, '\0')}) {
     put(folder.file("p"), with(sample_profile_text, names, "layer\tkv_head\tquery_head\techo\t" + name));
     EXPECT_REFUSED(read_profile(folder.file("p")), "p:8", "columns", "name");
   }

@@ -27,7 +27,8 @@ TEST(text_file, bytes_come_back_as_they_were_and_replace_what_was_there) {
   const temporary_folder folder;
   std::string bytes;
   for (int i = 0; i < 100000; ++i) bytes += static_cast<char>(i * 7);
-  for (const std::string& text : {bytes, std::string("short"), std::string(), std::string(4096, 'x'), std::string(1, '\0')}) {
+  for (const std::string& text :
+       {bytes, std::string("short"), std::string(), std::string(4096, 'x'), std::string(1, '\0')}) {
     write_text_file(folder.file("f"), text);
     EXPECT_EQ(content(folder.file("f")), text);
     EXPECT_EQ(read_text_file(folder.file("f")), text);
@@ -114,8 +115,10 @@ TEST(text_file, a_disk_that_fills_up_on_the_way_leaves_the_old_file) {
   struct rlimit small = before;
   small.rlim_cur = 5000;
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  expect_no_trace(path, folder, [](const std::string& to) { write_text_file(to, std::string(20000, 'x')); }, "");
-  expect_no_trace(folder.file("g"), folder, [](const std::string& to) { write_text_file(to, std::string(20000, 'x')); }, "");
+  expect_no_trace(
+      path, folder, [](const std::string& to) { write_text_file(to, std::string(20000, 'x')); }, "");
+  expect_no_trace(
+      folder.file("g"), folder, [](const std::string& to) { write_text_file(to, std::string(20000, 'x')); }, "");
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, signals);
   EXPECT_TRUE(same(headwise::read_profile(path), sample_scores()));

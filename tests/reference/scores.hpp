@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -16,12 +18,13 @@ using matrix = std::vector<vector>;
 inline matrix attention_matrix(const matrix& queries, const matrix& keys, logit_rule rule) {
   matrix a;
   for (std::size_t i = 0; i < queries.size(); ++i) {
-    std::vector<row> rows;
-    for (std::size_t j = 0; j <= i; ++j) {
-      rows.push_back({keys[j], vector(i + 1)});
-      rows.back().value[j] = 1.0;  // attention over unit values is the weights themselves
-    }
-    a.push_back(attention(queries[i], rows, rule, i + 1));
+    vector weights;
+    for (std::size_t j = 0; j <= i; ++j) weights.push_back(logit(queries[i], keys[j], rule));
+    const double maximum = *std::max_element(weights.begin(), weights.end());
+    double sum = 0.0;
+    for (double& weight : weights) sum += weight = std::exp(weight - maximum);
+    for (double& weight : weights) weight /= sum;
+    a.push_back(weights);
   }
   return a;
 }

@@ -48,15 +48,14 @@ class head_scorer {
   /// strides. Chunks of a layer come in order. Refuses other shapes, and more tokens than the probe has.
   template <class Executor = serial>
   void observe(std::size_t layer, const token_view& q, const token_view& k, const Executor& executor = {}) {
-    if (layer >= shape_.layers)
-      detail::fail("head_scorer: no layer ", layer, " in a model of ", to_string(shape_));
+    if (layer >= shape_.layers) detail::fail("head_scorer: no layer ", layer, " in a model of ", to_string(shape_));
     detail::check_view(q, "head_scorer: queries", shape_.query_heads, shape_.key_size());
     detail::check_view(k, "head_scorer: keys", shape_.kv_heads, shape_.key_size());
     if (q.tokens != k.tokens) detail::fail("head_scorer: ", q.tokens, " queries and ", k.tokens, " keys");
     layer_state& state = layers_[layer];
     if (k.tokens > probe_.size() - state.seen)
-      detail::fail("head_scorer: layer ", layer, " has seen ", state.seen, " tokens, found ", k.tokens, " more for a probe of ",
-                   probe_.size());
+      detail::fail("head_scorer: layer ", layer, " has seen ", state.seen, " tokens, found ", k.tokens,
+                   " more for a probe of ", probe_.size());
     if (k.tokens == 0) return;
 
     const std::size_t dim = shape_.key_size();
@@ -106,13 +105,14 @@ class head_scorer {
   };
   struct layer_state {
     std::size_t seen = 0;
-    std::vector<float> keys;  // [kv head, token, element]
+    std::vector<float> keys;   // [kv head, token, element]
     std::vector<masses> mass;  // [query head]
   };
 
   std::size_t scratch_floats() const noexcept {
     const std::size_t rows = block_queries * shape_.group();
-    return rows * (shape_.key_size() + kernel::block_rows + 2 + rule_count) + kernel::scratch_floats(rows, shape_.key_size(), 0);
+    return rows * (shape_.key_size() + kernel::block_rows + 2 + rule_count) +
+           kernel::scratch_floats(rows, shape_.key_size(), 0);
   }
 
   /// Scores up to block_queries queries of the chunk, from `first` on, for the query heads of one KV head.

@@ -9,10 +9,11 @@
 namespace headwise {
 
 // A target rule names, for a row of the probe, the earlier rows whose share of the attention it scores.
-//   | Expression                | Returns     | Meaning                                                     | May throw |
-//   | rule.name()               | const char* | the column of head_scores                                   | no        |
-//   | rule(probe, row, target)  | ignored     | calls target(j), j <= row, for each target of a row; rows   | no        |
-//   |                           |             | count from 0 inside the repeated part, after the prefix     |           |
+//   | Expression               | Returns     | Meaning                                                   | May throw |
+//   | rule.name()              | const char* | the column of head_scores                                 | no        |
+//   | rule(probe, row, target) | ignored     | calls target(j), j <= row, for each target of a row; rows | no        |
+//   |                          |             | count from 0 inside the repeated part, after the prefix   |           |
+// It may be called several times for a row and names the same targets each time.
 // A head's score is the mean, over the rows with a target, of the attention mass on the row's targets: in 0..1, and 1
 // for a head that looks at nothing else, however it splits its attention among several targets.
 

@@ -54,8 +54,8 @@ inline head_scores parse_profile(const std::string& path, std::string text, cons
 
 }  // namespace detail
 
-/// Writes scores as a whole or not at all. Numbers are the shortest that read back to the same double. What could not be
-/// read back is refused: no column, a NaN, a column name with a tab, metadata that repeats a key.
+/// Writes scores as a whole or not at all. Numbers are the shortest that read back to the same double. What could not
+/// be read back is refused: no column, a NaN, a column name with a tab, metadata that repeats a key.
 inline void write_profile(const std::string& path, const head_scores& scores, const metadata& more = {}) {
   const model_shape& shape = scores.shape();
   std::string text = "# headwise profile 1\n" + detail::shape_lines(shape) + detail::metadata_lines(more);

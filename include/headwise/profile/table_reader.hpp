@@ -69,14 +69,16 @@ inline std::string printable(std::string_view text) {
 class table_reader {
  public:
   /// `text` is the content of `file`, whose first line must be "# `title`".
-  table_reader(std::string file, std::string text, std::string_view title) : file_(std::move(file)), text_(std::move(text)) {
+  table_reader(std::string file, std::string text, std::string_view title)
+      : file_(std::move(file)), text_(std::move(text)) {
     if (text_.empty()) fail(file_, ": the file is empty, expected '# ", title, "'");
     const std::string expected = "# " + std::string(title);
     if (next_line() != expected) refuse("first line", line_, expected);
     while (rest() != "" && rest().front() == '#') {
       const std::string_view line = next_line();
       const std::size_t colon = line.find(": ");
-      if (line.size() < 2 || line[1] != ' ' || colon == std::string_view::npos) refuse("metadata", line, "'# key: value'");
+      if (line.size() < 2 || line[1] != ' ' || colon == std::string_view::npos)
+        refuse("metadata", line, "'# key: value'");
       const std::string_view key = line.substr(2, colon - 2);
       if (!metadata_.try_emplace(std::string(key), entry{std::string(line.substr(colon + 2)), number_}).second)
         refuse("metadata", key, "a key that is not there yet");
@@ -134,7 +136,8 @@ class table_reader {
   }
 
   /// Refuses the current line.
-  [[noreturn]] HEADWISE_COLD void refuse(std::string_view field, std::string_view found, std::string_view expected) const {
+  [[noreturn]] HEADWISE_COLD void refuse(std::string_view field, std::string_view found,
+                                         std::string_view expected) const {
     fail(file_, ":", number_, ": ", field, ": found '", printable(found), "', expected ", expected);
   }
 
