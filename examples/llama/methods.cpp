@@ -2,6 +2,7 @@
 #include "methods.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <random>
 #include <utility>
 
@@ -74,13 +75,20 @@ std::vector<method> methods_named(const std::vector<std::string>& names) {
     const auto found = std::find_if(known.begin(), known.end(), [&](const method& m) { return name == m.name; });
     if (found == known.end()) {
       std::string list;
-      for (const method& m : known) list += (list.empty() ? "" : ", ") + std::string(m.name);
+      for (const method& m : known) list += (list.empty() ? "" : ", ") + m.name;
       headwise::detail::fail("--methods: found '", name, "', expected some of ", list);
     }
     const bool there = std::any_of(chosen.begin(), chosen.end(), [&](const method& m) { return name == m.name; });
     if (!there) chosen.push_back(*found);
   }
   return chosen;
+}
+
+method other_plan(const std::string& path, const headwise::model_shape& shape) {
+  const headwise::plan_file file = headwise::read_plan(path, &shape);
+  return {std::filesystem::path(path).stem().string(), "the plan of " + path, [file](const method_input& in) {
+            return policies{file.plan, file.budget, in.compensation};
+          }};
 }
 
 }  // namespace headwise_llama

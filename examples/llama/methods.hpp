@@ -31,9 +31,9 @@ struct method_input {
 
 /// A way to make the cache small. All are compared at the same rows: each takes a copy of one full cache.
 struct method {
-  const char* name;
-  const char* meaning;
-  policies (*choose)(const method_input&);
+  std::string name;
+  std::string meaning;
+  std::function<policies(const method_input&)> choose;
 };
 
 /// All methods, the full cache first. Adding one is adding a line to the table in methods.cpp.
@@ -42,5 +42,8 @@ const std::vector<method>& all_methods();
 /// The methods of a list "full,razor,...". Refuses an unknown name with the known ones. The full cache is always
 /// first: the others are compared with it.
 std::vector<method> methods_named(const std::vector<std::string>& names);
+
+/// Another plan, as a method named after its file: published.tsv becomes "published".
+method other_plan(const std::string& path, const headwise::model_shape& shape);
 
 }  // namespace headwise_llama

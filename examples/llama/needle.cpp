@@ -26,6 +26,7 @@ struct options {
   std::vector<std::size_t> keys = {1};
   std::size_t trials = 1;
   std::vector<std::string> methods = {"full", "razor", "none", "moment", "random", "local"};
+  std::vector<std::string> other_plans;
   bool query_seen = false;
   std::string haystack;
   std::string output;
@@ -71,7 +72,7 @@ cell run_cell(runner& model, const std::vector<std::string>& sentences, const st
 
 heat_map map_of(const method& method, std::size_t m, const std::vector<cell>& cells, const options& chosen) {
   heat_map map;
-  map.title = std::string(method.name) + ": digits found";
+  map.title = method.name + ": digits found";
   map.x_label = "tokens, keys";
   map.y_label = "depth";
   map.values.assign(chosen.depths, std::vector<double>(cells.size()));
@@ -89,9 +90,10 @@ heat_map map_of(const method& method, std::size_t m, const std::vector<cell>& ce
 
 void run(const options& chosen) {
   const output_folder folder(chosen.output);
-  const std::vector<method> methods = methods_named(chosen.methods);
+  std::vector<method> methods = methods_named(chosen.methods);
   runner model(chosen.common);
   const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
+  for (const std::string& other : chosen.other_plans) methods.push_back(other_plan(other, model.shape()));
   const std::vector<std::string> sentences = haystack_sentences(chosen.haystack);
   const std::size_t longest = *std::max_element(chosen.lengths.begin(), chosen.lengths.end());
   if (longest + 128 > model.model().context_length())
@@ -118,7 +120,7 @@ void run(const options& chosen) {
       std::vector<std::vector<double>> exact;
       for (std::size_t m = 0; m < methods.size(); ++m) exact.push_back(exact_column(found.outcomes[m]));
       for (std::size_t m = 0; m < methods.size(); ++m)
-        if (std::string(methods[m].name) == "razor") razor = &exact[m];
+        if (methods[m].name == "razor") razor = &exact[m];
       for (std::size_t m = 0; m < methods.size(); ++m) {
         const auto& outcomes = found.outcomes[m];
         std::size_t hits = 0;
@@ -185,8 +187,10 @@ void add_needle(CLI::App& program) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   std::string known = "with commas:";
-  for (const method& each : all_methods()) known += std::string("\n") + each.name + ": " + each.meaning;
+  for (const method& each : all_methods()) known += "\n" + each.name + ": " + each.meaning;
   command->add_option("--methods", chosen->methods, known)->delimiter(',');
+  command->add_option("--other-plan", chosen->other_plans,
+                      "plan files to compare with, each a method named after its file");
   command->add_flag("--query-seen", chosen->query_seen, "compress after the question instead of before it");
   command->add_option("--haystack", chosen->haystack, "text file (default: Debian's bible program)");
   command->add_option("-o", chosen->output, "folder for needle.tsv, needle_trials.tsv and needle.png")->required();

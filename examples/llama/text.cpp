@@ -88,7 +88,7 @@ void run(const options& chosen) {
 
   const measured* none = nullptr;
   for (std::size_t m = 0; m < methods.size(); ++m)
-    if (std::string(methods[m].name) == "none") none = &found[m];
+    if (methods[m].name == "none") none = &found[m];
   table summary({"method", "length", "tokens", "nll", "kl", "bytes", "dense_bytes", "perplexity", "kl_low", "kl_high",
                  "kl_minus_none", "kl_minus_none_low", "kl_minus_none_high"});
   for (std::size_t m = 0; m < methods.size(); ++m) {
