@@ -61,7 +61,7 @@ class attend_schedule {
   }
 
  private:
-  static constexpr std::size_t target_rows = 96;          // query rows (queries x group) of a task
+  static constexpr std::size_t target_rows = 96;           // query rows (queries x group) of a task
   static constexpr std::size_t target_bytes = 256 * 1024;  // keys and values of a task, for a single block of queries
   static constexpr std::size_t most_workspaces = 64;
 
@@ -83,7 +83,9 @@ class attend_schedule {
 
   std::size_t rows_in(const query_rows& block) const noexcept { return block.queries * shape_.group(); }
   static std::size_t padded(std::size_t floats) noexcept { return (floats + 15) / 16 * 16; }
-  std::size_t part_floats() const noexcept { return padded(block_queries_ * shape_.group() * (2 + shape_.value_size())); }
+  std::size_t part_floats() const noexcept {
+    return padded(block_queries_ * shape_.group() * (2 + shape_.value_size()));
+  }
   std::size_t workspace_floats() const noexcept {
     const std::size_t rows = block_queries_ * shape_.group();
     return padded(rows * shape_.key_size() + kernel::scratch_floats(rows, shape_.key_size(), shape_.value_size()));

@@ -16,12 +16,18 @@ template <class Format, class Compensation>
 class head_cache {
  public:
   head_cache(const Format& format, const Compensation& compensation, std::size_t key_size, std::size_t value_size)
-      : rows_(format, key_size, value_size), compensation_(compensation), key_size_(key_size), value_size_(value_size) {}
+      : rows_(format, key_size, value_size),
+        compensation_(compensation),
+        key_size_(key_size),
+        value_size_(value_size) {}
 
   /// The same rows under another compensation; nothing of them has left.
   template <class Other>
   head_cache(const head_cache<Format, Other>& other, const Compensation& compensation)
-      : rows_(other.rows()), compensation_(compensation), key_size_(other.key_size()), value_size_(other.value_size()) {}
+      : rows_(other.rows()),
+        compensation_(compensation),
+        key_size_(other.key_size()),
+        value_size_(other.value_size()) {}
 
   const head_rows<Format>& rows() const noexcept { return rows_; }
   std::size_t key_size() const noexcept { return key_size_; }

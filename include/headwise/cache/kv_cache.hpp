@@ -186,8 +186,7 @@ class kv_cache {
 
   layer_state& at(std::size_t layer) { return const_cast<layer_state&>(std::as_const(*this).at(layer)); }
   const layer_state& at(std::size_t layer) const {
-    if (layer >= layers_.size())
-      detail::fail("kv_cache: no layer ", layer, " in a model of ", to_string(shape()));
+    if (layer >= layers_.size()) detail::fail("kv_cache: no layer ", layer, " in a model of ", to_string(shape()));
     return layers_[layer];
   }
 

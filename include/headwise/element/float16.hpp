@@ -35,7 +35,8 @@ struct float16 {
   static float saturated(float value) noexcept {
     constexpr float largest = 65504.0F;
     const float magnitude = std::fabs(value);
-    return magnitude > largest && magnitude <= (std::numeric_limits<float>::max)() ? std::copysign(largest, value) : value;
+    return magnitude > largest && magnitude <= (std::numeric_limits<float>::max)() ? std::copysign(largest, value)
+                                                                                   : value;
   }
 };
 

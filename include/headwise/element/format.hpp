@@ -22,13 +22,12 @@ template <class F, class = void>
 struct is_format : std::false_type {};
 
 template <class F>
-struct is_format<
-    F, std::void_t<decltype(static_cast<const char*>(std::declval<const F&>().name())),
-                   decltype(static_cast<std::size_t>(std::declval<const F&>().bytes(std::size_t{}))),
-                   decltype(std::declval<const F&>().encode(std::declval<const float*>(), std::declval<std::byte*>(),
-                                                            std::size_t{})),
-                   decltype(std::declval<const F&>().decode(std::declval<const std::byte*>(),
-                                                            std::declval<float*>(), std::size_t{}))>>
+struct is_format<F, std::void_t<decltype(static_cast<const char*>(std::declval<const F&>().name())),
+                                decltype(static_cast<std::size_t>(std::declval<const F&>().bytes(std::size_t{}))),
+                                decltype(std::declval<const F&>().encode(std::declval<const float*>(),
+                                                                         std::declval<std::byte*>(), std::size_t{})),
+                                decltype(std::declval<const F&>().decode(std::declval<const std::byte*>(),
+                                                                         std::declval<float*>(), std::size_t{}))>>
     : std::is_copy_assignable<F> {};
 
 template <class F>

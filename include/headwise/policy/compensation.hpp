@@ -47,19 +47,20 @@ struct is_compensation : std::false_type {};
 
 template <class C>
 struct is_compensation<
-    C, std::void_t<typename C::summary,
-                   decltype(typename C::summary(std::declval<const C&>().make_summary(std::size_t{}, std::size_t{}))),
-                   decltype(std::declval<const C&>().fold(std::declval<typename C::summary&>(),
-                                                          std::declval<const float*>(), std::declval<const float*>())),
-                   decltype(static_cast<std::size_t>(
-                       std::declval<const C&>().folded(std::declval<const typename C::summary&>()))),
-                   decltype(static_cast<std::size_t>(
-                       std::declval<const C&>().bytes(std::declval<const typename C::summary&>()))),
-                   decltype(summary_logit(std::declval<const C&>().evaluate(
-                       std::declval<const typename C::summary&>(), std::declval<const float*>(),
-                       std::declval<const attention_params&>(), std::declval<float*>())))>>
+    C,
+    std::void_t<
+        typename C::summary,
+        decltype(typename C::summary(std::declval<const C&>().make_summary(std::size_t{}, std::size_t{}))),
+        decltype(std::declval<const C&>().fold(std::declval<typename C::summary&>(), std::declval<const float*>(),
+                                               std::declval<const float*>())),
+        decltype(static_cast<std::size_t>(std::declval<const C&>().folded(std::declval<const typename C::summary&>()))),
+        decltype(static_cast<std::size_t>(std::declval<const C&>().bytes(std::declval<const typename C::summary&>()))),
+        decltype(summary_logit(
+            std::declval<const C&>().evaluate(std::declval<const typename C::summary&>(), std::declval<const float*>(),
+                                              std::declval<const attention_params&>(), std::declval<float*>())))>>
     : std::conjunction<std::is_copy_constructible<C>, std::is_copy_assignable<C>,
-                       std::is_copy_constructible<typename C::summary>, std::is_copy_assignable<typename C::summary>> {};
+                       std::is_copy_constructible<typename C::summary>, std::is_copy_assignable<typename C::summary>> {
+};
 
 template <class C>
 constexpr void require_compensation() {

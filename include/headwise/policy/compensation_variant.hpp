@@ -23,8 +23,8 @@ class compensation_variant {
       : compensation_(std::move(compensation)) {}
 
   summary make_summary(std::size_t key_size, std::size_t value_size) const {
-    return std::visit(
-        [&](const auto& c) { return summary(std::pair(c, c.make_summary(key_size, value_size))); }, compensation_);
+    return std::visit([&](const auto& c) { return summary(std::pair(c, c.make_summary(key_size, value_size))); },
+                      compensation_);
   }
   static void fold(summary& s, const float* key, const float* value) noexcept {
     std::visit([&](auto& of) { of.first.fold(of.second, key, value); }, s);

@@ -48,7 +48,8 @@ inline std::vector<double> kv_head_scores(const head_scores& scores, std::initia
       const std::size_t query_head = i % shape.kv_heads * shape.group() + g;
       double score = 0.0;
       for (const std::string_view column : columns) score += scores.at(column, layer, query_head);
-      if (!std::isfinite(score)) fail("head selection: the score of query head ", layer, ".", query_head, " is ", score);
+      if (!std::isfinite(score))
+        fail("head selection: the score of query head ", layer, ".", query_head, " is ", score);
       if (g == 0)
         grouped[i] = score;
       else
@@ -63,8 +64,7 @@ inline void select_best(head_plan& plan, const std::vector<double>& scores, std:
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
   const std::size_t kv_heads = plan.shape().kv_heads;
-  for (std::size_t i = 0; i < count; ++i)
-    plan.set({order[i] / kv_heads, order[i] % kv_heads}, head_role::retrieval);
+  for (std::size_t i = 0; i < count; ++i) plan.set({order[i] / kv_heads, order[i] % kv_heads}, head_role::retrieval);
 }
 
 }  // namespace detail

@@ -69,8 +69,7 @@ struct moment_compensation {
     const float capped = params.softcap > 0.0F ? params.capped(mean.mean_logit) / params.softcap : 0.0F;
     const float slope = 1.0F - capped * capped;
     for (std::size_t i = 0; i < moments.sums().value_size(); ++i)
-      value_out[i] =
-          static_cast<float>(moments.sums().mean_value(i)) + slope * moments.covariance_times(query, i);
+      value_out[i] = static_cast<float>(moments.sums().mean_value(i)) + slope * moments.covariance_times(query, i);
     return mean;
   }
 };

@@ -55,8 +55,9 @@ struct recipe {
       const std::size_t chosen = result.plan.retrieval_heads().size();
       const recipe_check found = check(std::as_const(result.plan));
       if (found.folded == 0 && chosen < scores.shape().heads())
-        detail::fail("recipe: the check ran at a length where nothing is folded, so every plan passes it; use a longer "
-                     "prompt or a smaller window");
+        detail::fail(
+            "recipe: the check ran at a length where nothing is folded, so every plan passes it; use a longer "
+            "prompt or a smaller window");
       result.steps.push_back({share, chosen, found});
       result.passed = found.passed;
       if (found.passed) return result;

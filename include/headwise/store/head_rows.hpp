@@ -26,8 +26,8 @@ class head_rows {
     detail::require_format<Format>();
   }
 
-  std::size_t length() const noexcept { return length_; }               ///< tokens seen
-  std::size_t left() const noexcept { return gap_end_ - gap_begin_; }   ///< rows that are here no more
+  std::size_t length() const noexcept { return length_; }              ///< tokens seen
+  std::size_t left() const noexcept { return gap_end_ - gap_begin_; }  ///< rows that are here no more
   std::size_t kept() const noexcept { return length_ - left(); }
   std::size_t gap_begin() const noexcept { return gap_begin_; }
   std::size_t gap_end() const noexcept { return gap_end_; }
