@@ -51,6 +51,17 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
 void* operator new[](std::size_t size, std::align_val_t alignment) {
   return headwise::test::detail::allocate(size, static_cast<std::size_t>(alignment));
 }
+// std::stable_sort asks this way.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return operator new(size, std::nothrow); }
+void operator delete(void* block, const std::nothrow_t&) noexcept { operator delete(block); }
+void operator delete[](void* block, const std::nothrow_t&) noexcept { operator delete[](block); }
 void operator delete(void* block) noexcept { headwise::test::detail::release(block, headwise::test::detail::plain); }
 void operator delete[](void* block) noexcept { headwise::test::detail::release(block, headwise::test::detail::plain); }
 void operator delete(void* block, std::size_t) noexcept { operator delete(block); }
