@@ -49,7 +49,7 @@ struct workers_case {
 };
 const workers_case workers_cases[] = {
     {"decode", {1, 24, 8, 64, 0}, 8300, 1, 4000, 64, true},
-    {"chunk", {1, 9, 3, 16, 0}, 800, 704, 200, 64, false},
+    {"chunk", {1, 12, 3, 8, 0}, 540, 528, 200, 64, false},
     {"chunk behind folded rows", {1, 16, 4, 16, 0}, 500, 270, 200, 64, true},
 };
 
@@ -78,10 +78,9 @@ TEST(workers, any_number_of_them_in_any_order_gives_the_same_bits) {
       headwise::attend(cache, 0, q, into(out), schedule, executor);
       EXPECT_TRUE(out == expected) << workers << " workers";
     };
-    for (const std::size_t workers : sizes{1, 2, 3, 5, 7, 16, 61}) {
-      expect_same(headwise::test::threads{workers}, workers);
+    for (const std::size_t workers : sizes{1, 2, 3, 5, 7, 16, 61})
       expect_same(shuffled_threads{workers, static_cast<std::uint32_t>(workers)}, workers);
-    }
+    expect_same(headwise::test::threads{3}, 3);  // longest first, as the schedule has them
 #if defined(_OPENMP)
     for (const int workers : {1, 2, 5}) expect_same(headwise::openmp{workers}, static_cast<std::size_t>(workers));
 #endif

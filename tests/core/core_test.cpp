@@ -61,7 +61,8 @@ TEST(aligned_memory, copies_own_their_bytes_and_moves_take_them) {
   a = c;
   EXPECT_EQ(a.data()[0], std::byte{9});
   EXPECT_NE(a.data(), c.data());
-  a = a;
+  const headwise::aligned_memory& itself = a;
+  a = itself;
   EXPECT_EQ(a.data()[0], std::byte{9});
   headwise::aligned_memory empty;
   const headwise::aligned_memory copy = empty;

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <limits>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "support/refused.hpp"
@@ -33,7 +35,13 @@ class views : public testing::Test {
   static void check(const View& view) { headwise::detail::check_view(view, "test: keys", 3, 8); }
 };
 using view_types = testing::Types<token_view, output_view>;
-TYPED_TEST_SUITE(views, view_types);
+struct view_names {
+  template <class View>
+  static std::string GetName(int) {
+    return std::is_same_v<View, token_view> ? "token_view" : "output_view";
+  }
+};
+TYPED_TEST_SUITE(views, view_types, view_names);
 
 TYPED_TEST(views, any_order_of_tokens_and_heads_is_taken_up_to_its_last_element) {
   auto view = this->packed();

@@ -14,6 +14,7 @@
 #include "headwise/element/format_variant.hpp"
 #include "headwise/element/read_rows.hpp"
 #include "reference/conversions.hpp"
+#include "support/format_names.hpp"
 #include "support/random.hpp"
 #include "support/tensor.hpp"
 
@@ -67,7 +68,7 @@ static_assert(!is_format<int> && !is_format<no_name> && !is_format<no_bytes> && 
 template <class Format>
 class format : public testing::Test {};
 using formats = testing::Types<float32, float16, bfloat16>;
-TYPED_TEST_SUITE(format, formats);
+TYPED_TEST_SUITE(format, formats, headwise::test::format_names);
 
 /// Random numbers with zeros, subnormals, infinities, NaN and numbers beyond f16's range among them.
 std::vector<float> mixed_floats(std::size_t count) {

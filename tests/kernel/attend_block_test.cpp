@@ -12,6 +12,7 @@
 #include "headwise/element/float32.hpp"
 #include "headwise/kernel/kernel.hpp"
 #include "reference/attention.hpp"
+#include "support/format_names.hpp"
 #include "support/random.hpp"
 #include "support/sizes.hpp"
 
@@ -108,7 +109,7 @@ struct block_test {
 template <class Format>
 class attend_block : public testing::Test {};
 using formats = testing::Types<headwise::float32, headwise::float16, headwise::bfloat16>;
-TYPED_TEST_SUITE(attend_block, formats);
+TYPED_TEST_SUITE(attend_block, formats, headwise::test::format_names);
 
 /// Query rows, already scaled so that logits are of the order of 1.
 std::vector<float> scaled_queries(headwise::test::random_numbers& random, std::size_t count, std::size_t key_size) {

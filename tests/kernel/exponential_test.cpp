@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "headwise/element/bits.hpp"
 #include "support/random.hpp"

@@ -68,7 +68,7 @@ std::vector<std::size_t> kept_rows(Budget budget, std::size_t tokens) {
 }
 
 TEST(budgets, a_lambda_is_a_budget_and_knows_its_head) {
-  const std::size_t base = 10;
+  std::size_t base = 10;
   const auto lambda = [base](head_id head, std::size_t seen) { return base + head.kv_head + seen / 50; };
   EXPECT_EQ(kept_rows(lambda, 100), (std::vector<std::size_t>{3 + 12, 3 + 13}));
   EXPECT_EQ(kept_rows([](head_id, std::size_t) { return 0; }, 100), (std::vector<std::size_t>{4, 4}));  // at least one

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <cstddef>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "headwise/core/attention_params.hpp"
@@ -177,7 +179,13 @@ TEST(no_compensation, stands_for_nothing_and_costs_nothing) {
 template <class Compensation>
 class compensations : public testing::Test {};
 using summarising = testing::Types<mean_compensation, moment_compensation>;
-TYPED_TEST_SUITE(compensations, summarising);
+struct compensation_names {
+  template <class Compensation>
+  static std::string GetName(int) {
+    return std::is_same_v<Compensation, mean_compensation> ? "mean" : "moment";
+  }
+};
+TYPED_TEST_SUITE(compensations, summarising, compensation_names);
 
 TYPED_TEST(compensations, one_folded_row_is_the_token_itself) {
   headwise::test::random_numbers random(4);

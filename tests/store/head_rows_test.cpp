@@ -12,6 +12,7 @@
 #include "headwise/element/float16.hpp"
 #include "headwise/element/float32.hpp"
 #include "reference/rows.hpp"
+#include "support/format_names.hpp"
 #include "support/random.hpp"
 
 namespace {
@@ -107,7 +108,7 @@ const std::size_t windows[] = {1, 2, 6, 63, 64, 65, 128, 200};
 template <class Format>
 class head_rows : public testing::Test {};
 using formats = testing::Types<headwise::float32, headwise::float16>;
-TYPED_TEST_SUITE(head_rows, formats);
+TYPED_TEST_SUITE(head_rows, formats, headwise::test::format_names);
 
 TYPED_TEST(head_rows, one_by_one_they_equal_lists_of_rows) {
   for (const std::size_t sinks : sink_counts)

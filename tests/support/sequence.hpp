@@ -74,26 +74,6 @@ class exact_layer {
     for (auto& list : lists) list.fold(sinks, window);
   }
 
-  reference::vector answer(std::size_t token, std::size_t query_head, summary_kind kind,
-                           const attention_params& params) const {
-    const std::size_t head = query_head / sequence_->shape.group();
-    const auto& list = lists[head];
-    const reference::vector query = sequence_->q.row(token, query_head);
-    const double usual = 1.0 / std::sqrt(static_cast<double>(query.size()));
-    const reference::logit_rule rule{params.scale != 0.0F ? static_cast<double>(params.scale) : usual,
-                                     static_cast<double>(params.softcap)};
-    std::vector<reference::row> seen;
-    for (const std::size_t position : list.kept)
-      if (position <= token) seen.push_back(rows_[head][position]);
-    if (kind != summary_kind::none && !list.left.empty()) {
-      std::vector<reference::row> folded;
-      for (const std::size_t position : list.left) folded.push_back(rows_[head][position]);
-      seen.push_back(kind == summary_kind::mean ? reference::mean_row(folded)
-                                                : reference::moment_row(query, folded, rule));
-    }
-    return reference::attention(query, seen, rule, sequence_->shape.value_size());
-  }
-
   /// Attends with the queries of tokens [first, first + count) and compares every element.
   template <class Cache>
   void expect(const Cache& cache, std::size_t first, std::size_t count, summary_kind kind = summary_kind::none,
@@ -104,13 +84,30 @@ class exact_layer {
     attend_schedule schedule;
     attend(cache, 0, sequence_->q.view(first, count),
            packed_output(out.data(), count, shape.query_heads, shape.value_size()), schedule, serial{}, params);
-    for (std::size_t t = 0, n = 0; t < count; ++t)
-      for (std::size_t head = 0; head < shape.query_heads; ++head) {
-        const reference::vector exact = answer(first + t, head, kind, params);
-        for (std::size_t i = 0; i < exact.size(); ++i, ++n)
-          ASSERT_NEAR(static_cast<double>(out[n]), exact[i], tolerance * (1.0 + std::fabs(exact[i])))
-              << "token " << first + t << " of " << lists[0].seen << ", query head " << head << ", element " << i
-              << "; " << to_string(shape);
+
+    const reference::logit_rule rule{params.scale != 0.0F ? static_cast<double>(params.scale)
+                                                          : 1.0 / std::sqrt(static_cast<double>(shape.key_size())),
+                                     static_cast<double>(params.softcap)};
+    for (std::size_t token = first, n = 0; token < first + count; ++token)
+      for (std::size_t head = 0; head < shape.kv_heads; ++head) {
+        std::vector<reference::row> rows;
+        std::vector<reference::row> folded;
+        for (const std::size_t position : lists[head].kept)
+          if (position <= token) rows.push_back(rows_[head][position]);
+        for (const std::size_t position : lists[head].left) folded.push_back(rows_[head][position]);
+        const bool summary = kind != summary_kind::none && !folded.empty();
+        for (std::size_t g = 0; g < shape.group(); ++g) {
+          const reference::vector query = sequence_->q.row(token, head * shape.group() + g);
+          if (summary)
+            rows.push_back(kind == summary_kind::mean ? reference::mean_row(folded)
+                                                      : reference::moment_row(query, folded, rule));
+          const reference::vector exact = reference::attention(query, rows, rule, shape.value_size());
+          if (summary) rows.pop_back();
+          for (std::size_t i = 0; i < exact.size(); ++i, ++n)
+            ASSERT_NEAR(static_cast<double>(out[n]), exact[i], tolerance * (1.0 + std::fabs(exact[i])))
+                << "token " << token << " of " << lists[0].seen << ", query " << g << " of KV head " << head
+                << ", element " << i << "; " << to_string(shape);
+        }
       }
   }
 
