@@ -48,7 +48,7 @@ struct workers_case {
   bool compressed;
 };
 const workers_case workers_cases[] = {
-    {"decode", {1, 24, 8, 64, 0}, 8300, 1, 4000, 64, true},
+    {"decode", {1, 52, 26, 64, 0}, 1100, 1, 500, 64, true},
     {"chunk", {1, 12, 3, 8, 0}, 540, 528, 200, 64, false},
     {"chunk behind folded rows", {1, 16, 4, 16, 0}, 500, 270, 200, 64, true},
 };

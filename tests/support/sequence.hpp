@@ -32,21 +32,22 @@ double stored(double value) {
   return value;
 }
 
-/// Random queries, keys and values of one layer in a caller's tensors.
+/// Random keys and values of one layer in a caller's tensors, and the queries of the newest tokens.
 struct sequence {
   model_shape shape;
   tensor q, k, v;
+  std::size_t first_query;
 
   sequence(const model_shape& of, std::size_t tokens, std::uint32_t seed, element_type type = element_type::f32,
-           order layout = order::packed)
-      : shape(of) {
+           order layout = order::packed, std::size_t queries = static_cast<std::size_t>(-1))
+      : shape(of), first_query(queries < tokens ? tokens - queries : 0) {
     random_numbers random(seed);
-    const auto make = [&](std::size_t heads, std::size_t dim) {
-      return tensor(tokens, heads, dim, random.gaussians(tokens * heads * dim), type, layout);
+    const auto make = [&](std::size_t rows, std::size_t heads, std::size_t dim) {
+      return tensor(rows, heads, dim, random.gaussians(rows * heads * dim), type, layout);
     };
-    q = make(of.query_heads, of.key_size());
-    k = make(of.kv_heads, of.key_size());
-    v = make(of.kv_heads, of.value_size());
+    q = make(tokens - first_query, of.query_heads, of.key_size());
+    k = make(tokens, of.kv_heads, of.key_size());
+    v = make(tokens, of.kv_heads, of.value_size());
   }
 };
 
@@ -82,7 +83,7 @@ class exact_layer {
     if (first + count != lists[0].seen) params.first_position = first;  // else the default means the same
     std::vector<float> out(count * shape.query_heads * shape.value_size(), 1e30F);
     attend_schedule schedule;
-    attend(cache, 0, sequence_->q.view(first, count),
+    attend(cache, 0, sequence_->q.view(first - sequence_->first_query, count),
            packed_output(out.data(), count, shape.query_heads, shape.value_size()), schedule, serial{}, params);
 
     const reference::logit_rule rule{params.scale != 0.0F ? static_cast<double>(params.scale)
@@ -97,7 +98,7 @@ class exact_layer {
         for (const std::size_t position : lists[head].left) folded.push_back(rows_[head][position]);
         const bool summary = kind != summary_kind::none && !folded.empty();
         for (std::size_t g = 0; g < shape.group(); ++g) {
-          const reference::vector query = sequence_->q.row(token, head * shape.group() + g);
+          const reference::vector query = sequence_->q.row(token - sequence_->first_query, head * shape.group() + g);
           if (summary)
             rows.push_back(kind == summary_kind::mean ? reference::mean_row(folded)
                                                       : reference::moment_row(query, folded, rule));
