@@ -22,6 +22,7 @@ struct options {
   std::string text;
   std::size_t tokens = 200;
   bool full = false;
+  std::string output;
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -34,6 +35,8 @@ void run(const options& chosen) {
   const std::string text = chosen.file.empty() ? chosen.text : headwise::read_text_file(chosen.file);
   if (chosen.plan.empty() && !chosen.full)
     headwise::detail::fail("generate: expected a plan (-p), or --full for the full cache");
+  std::optional<output_folder> folder;
+  if (!chosen.output.empty()) folder.emplace(chosen.output);
   runner model(chosen.common);
   const engine& engine = model.model();
   policies chosen_policies{headwise::head_plan(model.shape(), headwise::head_role::retrieval),
@@ -91,6 +94,17 @@ void run(const options& chosen) {
   std::printf("\nprompt: %zu tokens, %s tokens/s; decode: %zu tokens, %s tokens/s\n", prompt.size(),
               fixed(static_cast<double>(prompt.size()) / prompt_seconds, 1).c_str(), decoded,
               decoded == 0 ? "-" : fixed(static_cast<double>(decoded) / decode_seconds, 1).c_str());
+  if (folder) {
+    table totals({"tokens", "bytes", "dense_bytes", "row_bytes", "slack_bytes", "summary_bytes", "rows", "folded",
+                  "dropped", "prompt_tps", "decode_tps"});
+    const auto count = [](std::size_t n) { return std::to_string(n); };
+    totals.add({count(report.tokens), count(report.held_bytes()), count(report.dense_bytes), count(report.row_bytes),
+                count(report.slack_bytes), count(report.summary_bytes), count(report.rows), count(report.folded),
+                count(report.dropped), fixed(static_cast<double>(prompt.size()) / prompt_seconds, 1),
+                decoded == 0 ? "-" : fixed(static_cast<double>(decoded) / decode_seconds, 1)});
+    totals.write(folder->file("generate.tsv"));
+    std::printf("%s\n", folder->file("generate.tsv").c_str());
+  }
   if (made == chosen.tokens || decoded == 0) return;
   if (cache.length() == engine.context_length())
     std::fprintf(stderr, "stopped at the model's context of %zu tokens\n", engine.context_length());
@@ -110,6 +124,7 @@ void add_generate(CLI::App& program) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_flag("--full", chosen->full, "keep every row of every head");
+  command->add_option("-o", chosen->output, "folder for generate.tsv");
   command->callback([chosen] { run(*chosen); });
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct measured {  // per context
 };
 
 void run(const options& chosen) {
-  const output_folder folder(chosen.output);
+  std::optional<output_folder> folder;
+  if (!chosen.output.empty()) folder.emplace(chosen.output);
   const std::vector<method> methods = methods_named(chosen.methods);
   runner model(chosen.common);
   const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
@@ -109,8 +111,10 @@ void run(const options& chosen) {
   std::printf(
       "\nnll and kl per token, nats; kl: full cache against the method, with its 95 %% interval over contexts;\n"
       "kl_minus_none: paired difference to dropping what leaves.\n\n");
-  summary.write(folder.file("text.tsv"));
-  std::printf("%s\n", folder.file("text.tsv").c_str());
+  if (folder) {
+    summary.write(folder->file("text.tsv"));
+    std::printf("%s\n", folder->file("text.tsv").c_str());
+  }
   const std::size_t recent = plan.budget({}, chosen.length);
   if (plan.plan.sinks() + recent >= chosen.length)
     std::fprintf(stderr, "at %zu tokens nothing is folded: %zu sinks and %zu recent rows hold them all\n",
@@ -136,7 +140,7 @@ void add_text(CLI::App& program) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--methods", chosen->methods, "with commas, as for needle")->delimiter(',');
-  command->add_option("-o", chosen->output, "folder for text.tsv")->required();
+  command->add_option("-o", chosen->output, "folder for text.tsv");
   command->callback([chosen] { run(*chosen); });
 }
 

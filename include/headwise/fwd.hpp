@@ -41,6 +41,7 @@ struct moment_compensation;
 template <class... Compensations>
 class compensation_variant;
 using any_compensation = compensation_variant<mean_compensation, no_compensation, moment_compensation>;
+struct all_heads;
 struct retrieval_heads;
 struct combined_heads;
 struct recipe;

@@ -49,6 +49,12 @@ retrieval_heads published(double induction, double echo, head_group group = head
   return rule;
 }
 
+TEST(selection, all_heads_keeps_every_head_whatever_the_scores) {
+  model_shape shape;
+  shape.layers = 3, shape.query_heads = 4, shape.kv_heads = 2, shape.head_dim = 8;
+  EXPECT_EQ(headwise::all_heads{}.plan(head_scores(shape)).retrieval_heads().size(), 6U);
+}
+
 TEST(selection, a_share_becomes_a_count_by_rounding_half_up) {
   const struct {
     std::size_t layers, kv_heads;

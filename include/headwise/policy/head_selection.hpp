@@ -19,9 +19,10 @@ namespace headwise {
 // A head selection turns scores into a plan: which KV heads of the whole model are retrieval heads.
 //   | Expression             | Returns   | Meaning                                                     | May throw |
 //   | rule.plan(scores)      | head_plan | looks its columns up by name, refuses a missing one and NaN | yes       |
-//   | rule.with_share(share) | rule      | the same rule for another share of the heads (recipe)       | no        |
+//   | rule.share()           | double    | the share of the heads it takes; for recipe only            | no        |
+//   | rule.with_share(share) | rule      | the same rule for another share; for recipe only            | no        |
 // All KV heads of all layers are ranked together; ties go to the lower layer, then to the lower head. A share of the
-// heads becomes a count by rounding half up. The do-nothing member is a head_plan of retrieval heads only.
+// heads becomes a count by rounding half up. The do-nothing member is all_heads.
 
 /// How the scores of the query heads that read one KV head become its score.
 enum class head_group : std::uint8_t { sum, max };
@@ -68,6 +69,11 @@ inline void select_best(head_plan& plan, const std::vector<double>& scores, std:
 }
 
 }  // namespace detail
+
+/// Every head retrieves: a cache that folds nothing.
+struct all_heads {
+  head_plan plan(const head_scores& scores) const { return head_plan(scores.shape(), head_role::retrieval); }
+};
 
 /// The published rule: the best `induction` share of the heads by induction score, united with the best `echo` share
 /// (at least one head) by echo score. The authors use 14 % + 1 %, and say 15-20 % where that falls short. On a small
