@@ -55,9 +55,12 @@ struct is_compensation<
                                                std::declval<const float*>())),
         decltype(static_cast<std::size_t>(std::declval<const C&>().folded(std::declval<const typename C::summary&>()))),
         decltype(static_cast<std::size_t>(std::declval<const C&>().bytes(std::declval<const typename C::summary&>()))),
-        decltype(summary_logit(
-            std::declval<const C&>().evaluate(std::declval<const typename C::summary&>(), std::declval<const float*>(),
-                                              std::declval<const attention_params&>(), std::declval<float*>())))>>
+        // convertible, not constructible: in C++20 a plain float constructs one too
+        std::enable_if_t<
+            std::is_convertible_v<decltype(std::declval<const C&>().evaluate(
+                                      std::declval<const typename C::summary&>(), std::declval<const float*>(),
+                                      std::declval<const attention_params&>(), std::declval<float*>())),
+                                  summary_logit>>>>
     : std::conjunction<std::is_copy_constructible<C>, std::is_copy_assignable<C>,
                        std::is_copy_constructible<typename C::summary>, std::is_copy_assignable<typename C::summary>> {
 };
