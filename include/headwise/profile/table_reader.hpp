@@ -74,7 +74,7 @@ class table_reader {
     if (text_.empty()) fail(file_, ": the file is empty, expected '# ", title, "'");
     const std::string expected = "# " + std::string(title);
     if (next_line() != expected) refuse("first line", line_, expected);
-    while (rest() != "" && rest().front() == '#') {
+    while (!rest().empty() && rest().front() == '#') {
       const std::string_view line = next_line();
       const std::size_t colon = line.find(": ");
       if (line.size() < 2 || line[1] != ' ' || colon == std::string_view::npos)
