@@ -54,7 +54,7 @@ std::string script_for(const std::string& path, const std::vector<heat_map>& map
                      std::to_string(rows) + "," + std::to_string(across) +
                      "\nset palette defined (0 '#f7fbff', 0.5 '#6baed6', 1 '#08306b')\nset cbrange [" + fixed(low, 6) +
                      ":" + fixed(high, 6) + "]\nset cbtics " + fixed((high - low) / 4, 3) +
-                     " format '%.1f'\nset tics out nomirror\nunset key\n";
+                     " format '%.2f'\nset tics out nomirror\nunset key\n";
   for (std::size_t i = 0; i < maps.size(); ++i) text += plot_of(maps[i], "$map" + std::to_string(i));
   return text + "unset multiplot\nunset output\n";
 }

@@ -3,7 +3,7 @@
 
 // Every public name, declared once. Default template arguments and aliases are stated here and nowhere else.
 
-#include <cstddef>
+#include <cstdint>
 
 namespace headwise {
 
@@ -32,6 +32,7 @@ template <class Format>
 class head_rows;
 
 // policy
+enum class when_to_compress : std::uint8_t;
 struct razor_budget;
 struct fixed_budget;
 struct unlimited_budget;
@@ -51,6 +52,10 @@ struct head_report;
 struct cache_report;
 template <class Format = float16, class Budget = razor_budget, class Compensation = mean_compensation>
 class kv_cache;
+template <class Format = float16, class Budget = razor_budget, class Compensation = mean_compensation>
+kv_cache<Format, Budget, Compensation> make_cache(head_plan plan, Budget budget = Budget{},
+                                                  Compensation compensation = Compensation{},
+                                                  when_to_compress when = when_to_compress{}, Format format = Format{});
 
 // attend
 class attend_schedule;

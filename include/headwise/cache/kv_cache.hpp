@@ -230,11 +230,9 @@ class kv_cache {
 };
 
 /// A cache for one sequence. `Format` says how rows are stored, the policies decide what stays.
-template <class Format = float16, class Budget = razor_budget, class Compensation = mean_compensation>
-kv_cache<Format, Budget, Compensation> make_cache(head_plan plan, Budget budget = Budget{},
-                                                  Compensation compensation = Compensation{},
-                                                  when_to_compress when = when_to_compress::after_prompt,
-                                                  Format format = Format{}) {
+template <class Format, class Budget, class Compensation>
+kv_cache<Format, Budget, Compensation> make_cache(head_plan plan, Budget budget, Compensation compensation,
+                                                  when_to_compress when, Format format) {
   return kv_cache<Format, Budget, Compensation>(std::move(plan), std::move(budget), std::move(compensation), when,
                                                 std::move(format));
 }
