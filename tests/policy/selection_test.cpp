@@ -296,10 +296,10 @@ TEST(recipe, settings_that_make_no_recipe_are_refused_before_any_check) {
     double start, step, limit;
     const char* word;
   } cases[] = {
-      {0.15, 0.0, 0.5, "step"},  {0.15, -0.03, 0.5, "step"},           {0.15, nan, 0.5, "step"},
-      {0.15, 1.5, 0.5, "step"},  {0.15, 0.03, nan, "limit"},           {0.15, 0.03, 1.5, "limit"},
-      {0.15, 0.03, -1, "limit"}, {0.15, 0.03, 0.1, "above the limit"}, {nan, 0.03, 0.5, "0..1"},
-      {-0.1, 0.03, 0.5, "0..1"},
+      {0.15, 0.0, 0.5, "step"},   {0.15, 1e-300, 0.5, "step"}, {0.15, -0.03, 0.5, "step"},
+      {0.15, nan, 0.5, "step"},   {0.15, 1.5, 0.5, "step"},    {0.15, 0.03, nan, "limit"},
+      {0.15, 0.03, 1.5, "limit"}, {0.15, 0.03, -1, "limit"},   {0.15, 0.03, 0.1, "above the limit"},
+      {nan, 0.03, 0.5, "0..1"},   {-0.1, 0.03, 0.5, "0..1"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(testing::Message() << c.start << " + " << c.step << " up to " << c.limit);

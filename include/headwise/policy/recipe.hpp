@@ -38,13 +38,15 @@ struct recipe {
   double step = 0.03;
   double limit = 0.5;  ///< largest share that is tried
 
+  static constexpr double smallest_step = 1e-4;  ///< below it a run would hardly end
+
   /// `check(plan)` returns a recipe_check. A check at a length where nothing is folded is refused, because every plan
   /// would pass it.
   template <class Rule, class Check>
   recipe_result run(const Rule& rule, const head_scores& scores, Check&& check) const {
     detail::check_share("recipe: limit", limit);
     detail::check_share("recipe: step", step);
-    if (step == 0.0) detail::fail("recipe: step must be above 0, found 0");
+    if (step < smallest_step) detail::fail("recipe: step must be at least ", smallest_step, ", found ", step);
     if (rule.share() > limit)
       detail::fail("recipe: the rule starts at a share of ", rule.share(), ", above the limit of ", limit);
     recipe_result result{false, rule.plan(scores), {}};
