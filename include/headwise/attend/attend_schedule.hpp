@@ -104,6 +104,12 @@ class attend_schedule {
     }
   }
 
+  template <class Cache>
+  std::size_t checked_position(const Cache& cache, std::size_t layer, const token_view& q, const output_view& out,
+                               const attention_params& params) const;
+  template <class Head>
+  void add_block(const Head& head, query_rows block, std::size_t span);
+  void make_room();
   void merge(const query_rows& block) noexcept;
 
   model_shape shape_;
@@ -122,78 +128,91 @@ class attend_schedule {
   std::size_t unfinished_capacity_ = 0;
 };
 
+/// Refuses a call that makes no sense; returns the position of the first query.
+template <class Cache>
+std::size_t attend_schedule::checked_position(const Cache& cache, std::size_t layer, const token_view& q,
+                                              const output_view& out, const attention_params& params) const {
+  check(params);
+  detail::check_view(q, "attend: queries", shape_.query_heads, shape_.key_size());
+  detail::check_view(out, "attend: output", shape_.query_heads, shape_.value_size());
+  if (q.tokens != out.tokens) detail::fail("attend: ", q.tokens, " queries and room for ", out.tokens, " outputs");
+  const std::size_t length = cache.head(layer, 0).length();
+  if (q.tokens > length)
+    detail::fail("attend: ", q.tokens, " queries in layer ", layer, ", which has seen ", length, " tokens");
+  const std::size_t first =
+      params.first_position == attention_params::newest ? length - q.tokens : params.first_position;
+  if (q.tokens != 0 && first > length - q.tokens)
+    detail::fail("attend: queries at positions from ", first, " to ", first + q.tokens - 1, " in layer ", layer,
+                 ", which has seen ", length, " tokens");
+  for (std::size_t kv_head = 0; q.tokens != 0 && kv_head < shape_.kv_heads; ++kv_head)
+    if (const std::size_t kept_from = cache.head(layer, kv_head).kept_from(); first + 1 < kept_from)
+      detail::fail("attend: a query at position ", first, " of KV head ", layer, ".", kv_head, ", whose rows up to ",
+                   kept_from - 1, " have left");
+  return first;
+}
+
 template <class Cache>
 void attend_schedule::prepare(const Cache& cache, std::size_t layer, const token_view& q, const output_view& out,
                               const attention_params& params) {
   tasks_.clear();
   blocks_.clear();
   shape_ = cache.shape();
-  check(params);
-  detail::check_view(q, "attend: queries", shape_.query_heads, shape_.key_size());
-  detail::check_view(out, "attend: output", shape_.query_heads, shape_.value_size());
-  if (q.tokens != out.tokens) detail::fail("attend: ", q.tokens, " queries and room for ", out.tokens, " outputs");
+  params_ = params;
+  params_.first_position = checked_position(cache, layer, q, out, params);
+  params_.scale = params.scale_for(shape_.key_size());
   if (q.tokens == 0) return;
-  const std::size_t length = cache.head(layer, 0).length();
-  if (q.tokens > length)
-    detail::fail("attend: ", q.tokens, " queries in layer ", layer, ", which has seen ", length, " tokens");
-  const std::size_t first_position =
-      params.first_position == attention_params::newest ? length - q.tokens : params.first_position;
-  if (first_position > length - q.tokens)
-    detail::fail("attend: queries at positions from ", first_position, " to ", first_position + q.tokens - 1,
-                 " in layer ", layer, ", which has seen ", length, " tokens");
-
-  for (std::size_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head)
-    if (const std::size_t kept_from = cache.head(layer, kv_head).kept_from(); first_position + 1 < kept_from)
-      detail::fail("attend: a query at position ", first_position, " of KV head ", layer, ".", kv_head,
-                   ", whose rows up to ", kept_from - 1, " have left");
-
   q_ = q;
   out_ = out;
   layer_ = layer;
-  params_ = params;
-  params_.scale = params.scale_for(shape_.key_size());
-  params_.first_position = first_position;
   block_queries_ = (std::min)(q.tokens, (std::max)(std::size_t{1}, target_rows / shape_.group()));
   const std::size_t query_blocks = (q.tokens + block_queries_ - 1) / block_queries_;
 
-  std::size_t parts = 0;
   for (std::size_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
     const auto& head = cache.head(layer, kv_head);
     // Many blocks of queries are parallel enough: longer ranges of rows then keep the parts to merge few.
     const std::size_t row_bytes = head.format().bytes(shape_.key_size()) + head.format().bytes(shape_.value_size());
     const std::size_t pages = (std::max)(std::size_t{1}, target_bytes / (row_bytes * kernel::block_rows));
     const std::size_t span = pages * kernel::block_rows * query_blocks;
-    for (std::size_t b = 0; b < query_blocks; ++b) {
-      query_rows block{kv_head, b * block_queries_, 0, parts, 0, head.folded() != 0};
-      block.queries = (std::min)(block_queries_, q.tokens - block.first_query);
-      const std::size_t end = first_position + block.first_query + block.queries;  // keys from here on are unseen
-      for (std::size_t i = 0; i < head.runs();) {
-        task next{blocks_.size(), block.parts, i, i, 0};
-        const std::size_t range = head.run_at(i).position / span;
-        for (; i < head.runs() && head.run_at(i).position / span == range; ++i) {
-          const headwise::run rows = head.run_at(i);
-          if (rows.position >= end) break;
-          next.rows += rows.rows;
-        }
-        next.last_run = i;
-        if (next.rows != 0) {
-          tasks_.push_back(next);
-          ++block.parts;
-        }
-        if (i < head.runs() && head.run_at(i).position >= end) break;
-      }
-      if (block.summary || block.parts == 0) {  // queries that see no row at all are a task too: it gives zeros
-        tasks_.push_back({blocks_.size(), block.parts, 0, 0, 0});
-        ++block.parts;
-      }
-      parts += block.parts;
-      blocks_.push_back(block);
+    for (std::size_t first = 0; first < q.tokens; first += block_queries_) {
+      const std::size_t first_part = blocks_.empty() ? 0 : blocks_.back().first_part + blocks_.back().parts;
+      const std::size_t queries = (std::min)(block_queries_, q.tokens - first);
+      add_block(head, {kv_head, first, queries, first_part, 0, head.folded() != 0}, span);
     }
   }
   std::sort(tasks_.begin(), tasks_.end(), [](const task& a, const task& b) {
     return a.rows != b.rows ? a.rows > b.rows : (a.block != b.block ? a.block < b.block : a.part < b.part);
   });
+  make_room();
+}
 
+/// The tasks of one block of queries: a range of at most `span` positions each, from a multiple of span on.
+template <class Head>
+void attend_schedule::add_block(const Head& head, query_rows block, std::size_t span) {
+  const std::size_t end = params_.first_position + block.first_query + block.queries;  // keys from here on are unseen
+  const auto add = [&](std::size_t first_run, std::size_t last_run, std::size_t rows) {
+    tasks_.push_back({blocks_.size(), block.parts++, first_run, last_run, rows});
+  };
+  std::size_t first = 0;
+  std::size_t rows = 0;
+  std::size_t i = 0;
+  for (; i < head.runs(); ++i) {
+    const headwise::run next = head.run_at(i);
+    if (next.position >= end) break;
+    if (rows != 0 && next.position / span != head.run_at(first).position / span) {
+      add(first, i, rows);
+      first = i;
+      rows = 0;
+    }
+    rows += next.rows;
+  }
+  if (rows != 0) add(first, i, rows);
+  if (block.summary || block.parts == 0) add(0, 0, 0);  // queries that see no row at all are a task too: it gives zeros
+  blocks_.push_back(block);
+}
+
+/// Scratch memory and counters for the tasks at hand; nothing new where an earlier call needed as much.
+inline void attend_schedule::make_room() {
+  const std::size_t parts = blocks_.back().first_part + blocks_.back().parts;
   partials_.resize((std::max)(partials_.size(), parts * part_floats()));
   workspace_count_ = (std::min)(tasks_.size(), most_workspaces);
   workspaces_.resize((std::max)(workspaces_.size(), workspace_count_ * workspace_floats()));
