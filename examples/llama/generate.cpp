@@ -105,8 +105,7 @@ void run(const options& chosen) {
     totals.write(folder->file("generate.tsv"));
     std::printf("%s\n", folder->file("generate.tsv").c_str());
   }
-  if (made == chosen.tokens || decoded == 0) return;
-  if (cache.length() == engine.context_length())
+  if (made < chosen.tokens && cache.length() == engine.context_length())
     std::fprintf(stderr, "stopped at the model's context of %zu tokens\n", engine.context_length());
 }
 

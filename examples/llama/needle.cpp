@@ -143,10 +143,7 @@ void run(const options& chosen) {
                       outcomes[i].exact ? "1" : "0", fixed(outcomes[i].digits, 3), fixed(outcomes[i].nll, 4),
                       fixed(outcomes[i].kl, 5), std::to_string(outcomes[i].bytes)});
       }
-      const std::size_t recent = plan.budget({}, length);
-      if (plan.plan.sinks() + recent >= length)
-        std::fprintf(stderr, "at %zu tokens nothing is folded: %zu sinks and %zu recent rows hold them all\n", length,
-                     plan.plan.sinks(), recent);
+      say_if_nothing_folds(plan, length);
     }
   line.finish();
   summary.print();

@@ -115,10 +115,7 @@ void run(const options& chosen) {
     summary.write(folder->file("text.tsv"));
     std::printf("%s\n", folder->file("text.tsv").c_str());
   }
-  const std::size_t recent = plan.budget({}, chosen.length);
-  if (plan.plan.sinks() + recent >= chosen.length)
-    std::fprintf(stderr, "at %zu tokens nothing is folded: %zu sinks and %zu recent rows hold them all\n",
-                 chosen.length, plan.plan.sinks(), recent);
+  say_if_nothing_folds(plan, chosen.length);
 }
 
 }  // namespace

@@ -89,6 +89,14 @@ output_folder::output_folder(const std::string& path) : path_(path) {
   check_writable(file("trial"));
 }
 
+void say_if_nothing_folds(const headwise::plan_file& plan, std::size_t length) {
+  const std::size_t sinks = plan.plan.sinks();
+  const std::size_t recent = plan.budget({}, length);
+  if (sinks < length && recent < length - sinks) return;
+  std::fprintf(stderr, "at %zu tokens nothing is folded: %zu sinks and %zu recent rows hold them all\n", length, sinks,
+               recent);
+}
+
 runner::runner(const common_options& options)
     : options_(options), engine_(options.model), session_(engine_, [&] {
         session_options session;

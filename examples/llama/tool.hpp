@@ -75,6 +75,9 @@ class output_folder {
 /// Refuses a file that could not be written later.
 void check_writable(const std::string& file);
 
+/// Says so on standard error where sinks and window hold a whole context, since every method then keeps the same rows.
+void say_if_nothing_folds(const headwise::plan_file& plan, std::size_t length);
+
 /// A model that attends through headwise caches: llama.cpp computes, `any_cache` remembers.
 class runner {
  public:

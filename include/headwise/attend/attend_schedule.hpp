@@ -54,12 +54,6 @@ class attend_schedule {
   template <class Cache>
   void run(const Cache& cache, std::size_t i) noexcept;
 
-  /// Bytes of scratch memory held.
-  std::size_t scratch_bytes() const noexcept {
-    return (partials_.capacity() + workspaces_.capacity()) * sizeof(float) + tasks_.capacity() * sizeof(task) +
-           blocks_.capacity() * sizeof(query_rows);
-  }
-
  private:
   static constexpr std::size_t target_rows = 96;           // query rows (queries x group) of a task
   static constexpr std::size_t target_bytes = 256 * 1024;  // keys and values of a task, for a single block of queries

@@ -29,7 +29,6 @@ class head_rows {
   std::size_t length() const noexcept { return length_; }              ///< tokens seen
   std::size_t left() const noexcept { return gap_end_ - gap_begin_; }  ///< rows that are here no more
   std::size_t kept() const noexcept { return length_ - left(); }
-  std::size_t gap_begin() const noexcept { return gap_begin_; }
   std::size_t gap_end() const noexcept { return gap_end_; }
   bool keeps(std::size_t position) const noexcept {
     return position < length_ && (position < gap_begin_ || position >= gap_end_);
