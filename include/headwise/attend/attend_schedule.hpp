@@ -96,7 +96,7 @@ class attend_schedule {
   static constexpr std::size_t target_bytes = 1024 * 1024;  // keys and values of a task, for a single block of queries
   static constexpr std::size_t most_workspaces = 64;
   static constexpr std::size_t whole = (std::numeric_limits<std::size_t>::max)();  // a span without borders
-  static constexpr std::size_t runs_at_once = 2 * kernel::block_rows;  // runs that a kernel gets in one call
+  static constexpr std::size_t runs_at_once = 16;  // runs that a kernel gets in one call, to the end of a block
 
   struct task {
     std::size_t block;
@@ -357,17 +357,22 @@ void attend_schedule::run_task(const task& mine) noexcept {
   float* const strip_data =
       scratch + padded(kernel::scratch_floats(*of.kernels, block.count, queries.key_size, queries.value_size));
   kernel::weight_strip strip{strip_data, 0};
-  kernel::row_block runs[runs_at_once];
+  // Where the pages are is read for a handful of runs at a time: page tables are cold, and their misses then overlap;
+  // many more, and what was read has left the cache again before it is used.
+  kernel::row_block runs[2 * kernel::block_rows];
   for (std::size_t r = mine.first_run; r < mine.last_run;) {
     std::size_t count = 0;
-    for (; r < mine.last_run && count < runs_at_once; ++r, ++count) {
+    const std::byte* next_keys = nullptr;
+    for (; r < mine.last_run; ++r, ++count) {
       const headwise::run next = head.run_at(r);
-      if (count >= kernel::block_rows &&
-          next.position / kernel::block_rows != runs[count - 1].position / kernel::block_rows)
+      if (count >= runs_at_once &&
+          next.position / kernel::block_rows != runs[count - 1].position / kernel::block_rows) {
+        next_keys = next.keys;
         break;  // blocks stay whole
+      }
       runs[count] = {next.keys, next.values, next.rows, next.position, next.bias};
     }
-    kernel::attend_runs(*of.kernels, head.format(), runs, count, queries, scratch, state,
+    kernel::attend_runs(*of.kernels, head.format(), runs, count, next_keys, queries, scratch, state,
                         of.extras.received != nullptr ? &strip : nullptr);
   }
   if (of.extras.received != nullptr && strip.blocks != 0)

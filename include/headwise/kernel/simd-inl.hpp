@@ -207,9 +207,11 @@ constexpr std::size_t tile_queries = registers == 32 ? 4 : 2;
 constexpr std::size_t bytes_ahead = 6 * 1024;
 constexpr std::size_t value_rows = 16;
 
-template <std::size_t Bytes>
-HWY_INLINE void fetch(const std::byte* at) {
-  HEADWISE_UNROLL for (std::size_t line = 0; line < Bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
+/// Line `Part`, `Part` + `Parts` ... of the `Bytes` from `at` on.
+template <std::size_t Bytes, std::size_t Parts>
+HWY_INLINE void fetch(const std::byte* at, std::size_t part) {
+  HEADWISE_UNROLL for (std::size_t line = 0; line < Bytes; line += 64 * Parts) if (line + 64 * part < Bytes)
+      __builtin_prefetch(at + line + 64 * part, 0, 2);
 }
 
 /// logits[query][0..3] = queries . rows
@@ -221,12 +223,12 @@ HWY_INLINE void four_logits(const std::byte* const* rows, std::size_t size, cons
   HEADWISE_UNROLL for (std::size_t s = 0; s < sums; ++s) sum[s] = hn::Zero(tag());
   std::size_t i = 0;
   for (; i + lanes <= size; i += lanes) {
-    if (ahead != nullptr) fetch<4 * lanes * Rows::bytes>(ahead + 4 * i * Rows::bytes);
     vector row[4];
     HEADWISE_UNROLL for (std::size_t r = 0; r < 4; ++r) row[r] = load<Rows>(rows[r] + i * Rows::bytes);
     HEADWISE_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
       const vector query = load(queries[q] + i);
       HEADWISE_UNROLL for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] = hn::MulAdd(row[r], query, sum[4 * q + r]);
+      fetch<4 * lanes * Rows::bytes, Queries>(ahead + 4 * i * Rows::bytes, q);
     }
   }
   if (lanes == 16 && i != size) {
@@ -250,7 +252,6 @@ HWY_INLINE void add_values(const std::byte* const* rows, std::size_t count, std:
   vector sum[Queries * Columns];  // of these rows alone: over a long context a single running sum would lose digits
   HEADWISE_UNROLL for (std::size_t s = 0; s < Queries * Columns; ++s) sum[s] = hn::Zero(d);
   for (std::size_t r = 0; r < count; ++r) {
-    if (ahead != nullptr) fetch<Columns * lanes * Rows::bytes>(ahead + r * Columns * lanes * Rows::bytes);
     vector row[Columns];
     HEADWISE_UNROLL for (std::size_t c = 0; c < Columns; ++c) row[c] =
         load<Rows, Half>(rows[r] + (column + c * lanes) * Rows::bytes);
@@ -258,6 +259,7 @@ HWY_INLINE void add_values(const std::byte* const* rows, std::size_t count, std:
       const vector weight = hn::Set(d, weights[q * block_rows + r]);
       HEADWISE_UNROLL for (std::size_t c = 0; c < Columns; ++c) sum[q * Columns + c] =
           hn::MulAdd(row[c], weight, sum[q * Columns + c]);
+      fetch<Columns * lanes * Rows::bytes, Queries>(ahead + r * Columns * lanes * Rows::bytes, q);
     }
   }
   HEADWISE_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
@@ -275,46 +277,73 @@ struct seen_rows {
   bool biased = false;
   const std::byte* keys[block_rows + 3];  // the last one repeated: logits come four at a time
   const std::byte* values[block_rows];
-  HWY_ALIGN float bias[block_rows];
-  std::size_t position[block_rows];
+  HWY_ALIGN float bias[block_rows];   // where biased
+  std::size_t run_begin[block_rows];  // indices and positions of the first row of each run
+  std::size_t run_position[block_rows + 1];
+  std::size_t runs = 0;
 
-  void add(const row_block& run, key_range part, std::size_t key_bytes, std::size_t value_bytes) {
-    for (std::size_t r = part.begin; r < part.end; ++r, ++count) {
-      keys[count] = run.keys + r * key_bytes;
-      values[count] = run.values + r * value_bytes;
-      bias[count] = run.bias;
-      position[count] = run.position + r;
-    }
-    biased = biased || run.bias != 0.0F;
-  }
-  void gather(const row_block* runs, std::size_t run_count, key_range range, std::size_t key_bytes,
+  void gather(const row_block* from, std::size_t run_count, key_range range, std::size_t key_bytes,
               std::size_t value_bytes) {
     count = 0;
+    runs = 0;
     biased = false;
-    for (std::size_t i = 0; i < run_count; ++i)
-      add(runs[i], range.within(runs[i].position, runs[i].rows), key_bytes, value_bytes);
+    for (std::size_t i = 0; i < run_count; ++i) {
+      const row_block& run = from[i];
+      const key_range part = range.within(run.position, run.rows);
+      if (part.begin >= part.end) continue;
+      run_begin[runs] = count;
+      run_position[runs++] = run.position + part.begin;
+      biased = biased || run.bias != 0.0F;
+      const std::byte* const key = run.keys + part.begin * key_bytes;
+      const std::byte* const value = run.values + part.begin * value_bytes;
+      const std::size_t rows = part.end - part.begin;
+      for (std::size_t r = 0; r < rows; ++r) keys[count + r] = key + r * key_bytes;
+      for (std::size_t r = 0; r < rows; ++r) values[count + r] = value + r * value_bytes;
+      count += rows;
+    }
+    if (biased)
+      for (std::size_t i = 0, row = 0; i < run_count; ++i) {
+        const key_range part = range.within(from[i].position, from[i].rows);
+        for (std::size_t r = part.begin; r < part.end; ++r) bias[row++] = from[i].bias;
+      }
     if (count != 0)
       for (std::size_t r = 0; r < 3; ++r) keys[count + r] = keys[count - 1];
   }
+
+  std::size_t first_position() const { return run_position[0]; }
+  std::size_t last_position() const { return run_position[runs - 1] + (count - run_begin[runs - 1]) - 1; }
+  /// How many of the rows lie before `position`.
+  std::size_t before(std::size_t position) const {
+    std::size_t i = runs;
+    while (i != 0 && run_position[i - 1] >= position) --i;
+    if (i == 0) return 0;
+    const std::size_t end = i == runs ? count : run_begin[i];
+    const std::size_t row = run_begin[i - 1] + (position - run_position[i - 1]);
+    return row < end ? row : end;
+  }
+  key_range seen(const key_range& range) const { return {before(range.begin), before(range.end)}; }
 };
 
 /// What to fetch while a row is at work: the row that is used bytes_ahead later, keys before values before the next
 /// block's keys.
 struct fetch_order {
-  const std::byte* rows[4 * block_rows];
-  std::size_t distance;
+  const seen_rows& block;
+  const std::byte* next_keys;  // or nullptr
+  std::size_t key_bytes;
+  std::size_t distance;  // in rows
 
-  void set(const seen_rows& block, const std::byte* next_keys, std::size_t key_bytes) {
-    distance = bytes_ahead / key_bytes / 4 * 4;
+  fetch_order(const seen_rows& rows, const std::byte* next, std::size_t bytes)
+      : block(rows), next_keys(next), key_bytes(bytes), distance(bytes_ahead / bytes / 4 * 4) {
     distance = distance < 4 ? 4 : (distance > block_rows ? block_rows : distance);
-    for (std::size_t r = 0; r < block.count; ++r) {
-      rows[r] = block.keys[r];
-      rows[block.count + r] = block.values[r];
-    }
-    for (std::size_t r = 0; r < distance + 16; ++r)
-      rows[2 * block.count + r] = next_keys == nullptr ? block.values[block.count - 1] : next_keys + r * key_bytes;
   }
-  const std::byte* ahead(std::size_t row) const { return rows[row + distance]; }
+  const std::byte* ahead_of_key(std::size_t row) const {
+    return row + distance < block.count ? block.keys[row + distance] : ahead_of_value(row - block.count);
+  }
+  const std::byte* ahead_of_value(std::size_t row) const {  // from -block.count on
+    const std::size_t at = row + distance;
+    if (at < block.count) return block.values[at];
+    return next_keys == nullptr ? block.values[block.count - 1] : next_keys + (at - block.count) * key_bytes;
+  }
 };
 
 /// Turns `count` logits into weights e^(logit - maximum); returns the factor of what came before.
@@ -363,7 +392,7 @@ HWY_NOINLINE void few_tile(const seen_rows& block, const query_block& queries, s
   }
   for (std::size_t r = 0; r < block.count; r += 4)
     four_logits<Rows, Queries>(block.keys + r, queries.key_size, query, weights + r,
-                               order != nullptr ? order->ahead(r) : nullptr);
+                               order != nullptr ? order->ahead_of_key(r) : block.keys[r]);
   for (std::size_t q = 0; q < Queries; ++q) {
     if (q < count)
       factor[q] = softmax_row(weights + q * block_rows, block.count, block.biased ? block.bias : nullptr,
@@ -374,23 +403,20 @@ HWY_NOINLINE void few_tile(const seen_rows& block, const query_block& queries, s
   for (std::size_t r = 0; r < block.count; r += value_rows) {
     const std::size_t rows = block.count - r < value_rows ? block.count - r : value_rows;
     const std::byte* const* const values = block.values + r;
-    const std::byte* const ahead = order != nullptr ? order->ahead(block.count + r) : nullptr;
+    const std::byte* const ahead = order != nullptr ? order->ahead_of_value(r) : values[0];
     std::size_t c = 0;
     for (; c + 4 * lanes <= queries.value_size; c += 4 * lanes)
-      add_values<Rows, Queries, 4>(values, rows, c, weights + r, out, factor,
-                                   ahead != nullptr ? ahead + c * value_rows * Rows::bytes : nullptr);
+      add_values<Rows, Queries, 4>(values, rows, c, weights + r, out, factor, ahead + c * value_rows * Rows::bytes);
     if (c + 2 * lanes <= queries.value_size) {
-      add_values<Rows, Queries, 2>(values, rows, c, weights + r, out, factor,
-                                   ahead != nullptr ? ahead + c * value_rows * Rows::bytes : nullptr);
+      add_values<Rows, Queries, 2>(values, rows, c, weights + r, out, factor, ahead + c * value_rows * Rows::bytes);
       c += 2 * lanes;
     }
     if (c + lanes <= queries.value_size) {
-      add_values<Rows, Queries, 1>(values, rows, c, weights + r, out, factor,
-                                   ahead != nullptr ? ahead + c * value_rows * Rows::bytes : nullptr);
+      add_values<Rows, Queries, 1>(values, rows, c, weights + r, out, factor, ahead + c * value_rows * Rows::bytes);
       c += lanes;
     }
     if (lanes == 16 && c != queries.value_size)
-      add_values<Rows, Queries, 1, true>(values, rows, c, weights + r, out, factor, nullptr);
+      add_values<Rows, Queries, 1, true>(values, rows, c, weights + r, out, factor, values[0]);
     for (float& f : factor) f = 1.0F;
   }
 }
@@ -403,15 +429,14 @@ inline std::size_t block_end(const row_block* runs, std::size_t i, std::size_t c
 }
 
 template <class Rows>
-void attend_few(const row_block* runs, std::size_t count, const query_block& queries, float* scratch,
-                const softmax_rows& state) {
+void attend_few(const row_block* runs, std::size_t count, const std::byte* next_keys, const query_block& queries,
+                float* scratch, const softmax_rows& state) {
   const std::size_t key_bytes = queries.key_size * Rows::bytes;
   const std::size_t value_bytes = queries.value_size * Rows::bytes;
   seen_rows block;
-  fetch_order order;
   for (std::size_t i = 0, end = 0; i < count; i = end) {
     end = block_end(runs, i, count);
-    const std::byte* const next = end < count ? runs[end].keys : nullptr;
+    const std::byte* const next = end < count ? runs[end].keys : next_keys;
     const std::size_t start = runs[i].position / block_rows * block_rows;
     const std::size_t tokens = queries.count / queries.group;
     for (std::size_t token = 0, last = 0; token < tokens; token = last) {  // tokens that see the same rows
@@ -420,7 +445,7 @@ void attend_few(const row_block* runs, std::size_t count, const query_block& que
       }
       block.gather(runs + i, end - i, queries.sees[token], key_bytes, value_bytes);
       if (block.count == 0) continue;
-      order.set(block, next, key_bytes);
+      const fetch_order order(block, next, key_bytes);
       for (std::size_t q = token * queries.group; q < last * queries.group; q += tile_queries) {
         const std::size_t left = last * queries.group - q;
         const fetch_order* const fetching = q == token * queries.group ? &order : nullptr;
@@ -545,20 +570,14 @@ HWY_NOINLINE void softmax_panel(float* logits, const seen_rows& block, const que
   const float softcap = queries.params->softcap;
   const key_range& earliest = queries.sees[first / queries.group];
   const key_range& latest = queries.sees[(first + count - 1) / queries.group];
-  const bool all = latest.begin <= block.position[0] && earliest.end > block.position[block.count - 1];
+  const bool all = latest.begin <= block.first_position() && earliest.end > block.last_position();
   HWY_ALIGN std::int32_t begin[Columns * lanes];
   HWY_ALIGN std::int32_t end[Columns * lanes];
   if (!all)  // rows of the block that each query sees
     for (std::size_t q = 0; q < Columns * lanes; ++q) {
-      const key_range& range = queries.sees[(first + (q < count ? q : count - 1)) / queries.group];
-      std::int32_t from = 0;
-      std::int32_t to = 0;
-      for (std::size_t r = 0; r < block.count; ++r) {
-        from += block.position[r] < range.begin ? 1 : 0;
-        to += block.position[r] < range.end ? 1 : 0;
-      }
-      begin[q] = from;
-      end[q] = to;
+      const key_range rows = block.seen(queries.sees[(first + (q < count ? q : count - 1)) / queries.group]);
+      begin[q] = static_cast<std::int32_t>(rows.begin);
+      end[q] = static_cast<std::int32_t>(rows.end);
     }
   const hn::RebindToSigned<tag> integer;
   HEADWISE_UNROLL for (std::size_t c = 0; c < Columns; ++c) {
@@ -604,18 +623,10 @@ HWY_NOINLINE void softmax_panel(float* logits, const seen_rows& block, const que
 inline void add_panel(const seen_rows& block, const query_block& queries, std::size_t first, std::size_t count,
                       const float* weights, const float* factor, const float* values, float* out) {
   const std::size_t width = queries.value_size;
-  const auto seen = [&](std::size_t q) {
-    const key_range& range = queries.sees[(first + q) / queries.group];
-    key_range rows{0, 0};
-    for (std::size_t r = 0; r < block.count; ++r) {
-      rows.begin += block.position[r] < range.begin ? 1 : 0;
-      rows.end += block.position[r] < range.end ? 1 : 0;
-    }
-    return rows;
-  };
+  const auto seen = [&](std::size_t q) { return block.seen(queries.sees[(first + q) / queries.group]); };
   const key_range& earliest = queries.sees[first / queries.group];
   const key_range& latest = queries.sees[(first + count - 1) / queries.group];
-  if (latest.begin <= block.position[0] && earliest.end > block.position[block.count - 1]) {
+  if (latest.begin <= block.first_position() && earliest.end > block.last_position()) {
     add_product(count, width, block.count, weights, 1, panel, values, width, out, width, factor);
     return;
   }
@@ -723,8 +734,8 @@ void attend_many(const row_block* runs, std::size_t count, const query_block& qu
         std::memset(weights, 0, block_rows * panel * sizeof(float));
         for (std::size_t q = 0; q < panel; ++q) entry_maximum[first + q] = lowest_logit;
       }
-      if (queries.sees[(first + width - 1) / queries.group].end <= block.position[0] ||
-          queries.sees[first / queries.group].begin > block.position[block.count - 1])
+      if (queries.sees[(first + width - 1) / queries.group].end <= block.first_position() ||
+          queries.sees[first / queries.group].begin > block.last_position())
         continue;
       const float* const right = turned + first * key_size;
       for (std::size_t q = 0; q < panel; ++q) {
@@ -757,21 +768,21 @@ void attend_many(const row_block* runs, std::size_t count, const query_block& qu
 // --------------------------------------------------------------------------------------------------------
 
 template <class Rows>
-void attend_rows(const row_block* runs, std::size_t count, const query_block& queries, float* scratch,
-                 const softmax_rows& state, weight_strip* strip) {
+void attend_rows(const row_block* runs, std::size_t count, const std::byte* next, const query_block& queries,
+                 float* scratch, const softmax_rows& state, weight_strip* strip) {
   if (queries.count <= few_queries && strip == nullptr)
-    attend_few<Rows>(runs, count, queries, scratch, state);
+    attend_few<Rows>(runs, count, next, queries, scratch, state);
   else
     attend_many<Rows>(runs, count, queries, scratch, state, strip);
 }
 
-inline void attend(element_type type, const row_block* runs, std::size_t count, const query_block& queries,
-                   float* scratch, const softmax_rows& state, weight_strip* strip) {
+inline void attend(element_type type, const row_block* runs, std::size_t count, const std::byte* next,
+                   const query_block& queries, float* scratch, const softmax_rows& state, weight_strip* strip) {
   if (queries.count == 0) return;
   switch (type) {
-    case element_type::f32: return attend_rows<f32_rows>(runs, count, queries, scratch, state, strip);
-    case element_type::f16: return attend_rows<f16_rows>(runs, count, queries, scratch, state, strip);
-    case element_type::bf16: return attend_rows<bf16_rows>(runs, count, queries, scratch, state, strip);
+    case element_type::f32: return attend_rows<f32_rows>(runs, count, next, queries, scratch, state, strip);
+    case element_type::f16: return attend_rows<f16_rows>(runs, count, next, queries, scratch, state, strip);
+    case element_type::bf16: return attend_rows<bf16_rows>(runs, count, next, queries, scratch, state, strip);
   }
 }
 
