@@ -28,6 +28,8 @@ using any_format = format_variant<float32, float16, bfloat16>;
 
 // store
 struct run;
+struct page_layout;
+class page_arena;
 template <class Format>
 class head_rows;
 

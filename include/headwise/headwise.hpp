@@ -28,7 +28,10 @@
 #include "headwise/element/format_variant.hpp"
 
 // store: one head's rows
+#include "headwise/store/chunk_memory.hpp"
 #include "headwise/store/head_rows.hpp"
+#include "headwise/store/page_arena.hpp"
+#include "headwise/store/page_layout.hpp"
 #include "headwise/store/row_sums.hpp"
 #include "headwise/store/run.hpp"
 

@@ -15,16 +15,25 @@ namespace headwise {
 template <class Format, class Compensation>
 class head_cache {
  public:
-  head_cache(const Format& format, const Compensation& compensation, std::size_t key_size, std::size_t value_size)
-      : rows_(format, key_size, value_size),
+  head_cache(const Format& format, const Compensation& compensation, std::size_t key_size, std::size_t value_size,
+             page_arena& arena)
+      : rows_(format, key_size, value_size, arena),
         compensation_(compensation),
         key_size_(key_size),
         value_size_(value_size) {}
 
+  /// A copy, its rows in pages of another arena.
+  head_cache(const head_cache& other, page_arena& arena)
+      : rows_(other.rows_, arena),
+        compensation_(other.compensation_),
+        summary_(other.summary_),
+        key_size_(other.key_size_),
+        value_size_(other.value_size_) {}
+
   /// The same rows under another compensation; nothing of them has left.
   template <class Other>
-  head_cache(const head_cache<Format, Other>& other, const Compensation& compensation)
-      : rows_(other.rows()),
+  head_cache(const head_cache<Format, Other>& other, const Compensation& compensation, page_arena& arena)
+      : rows_(other.rows(), arena),
         compensation_(compensation),
         key_size_(other.key_size()),
         value_size_(other.value_size()) {}
