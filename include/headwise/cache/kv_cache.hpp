@@ -29,7 +29,8 @@
 namespace headwise {
 
 /// The KV cache of one sequence, all layers. Retrieval heads keep every row; local heads keep the plan's sinks, the
-/// budget's recent rows, and a summary of everything between. Rows are post-RoPE, keep their positions, and are never
+/// budget's recent rows (and up to a block more, where the compensation folds in blocks), and a summary of everything
+/// between. Rows are post-RoPE, keep their positions, and are never
 /// changed. A regular value: a copy is independent. Operations on distinct layers may run concurrently.
 template <class Format, class Budget, class Compensation>
 class kv_cache {
@@ -193,10 +194,7 @@ class kv_cache {
 
   struct layer_state {
     layer_state(const model_shape& shape, bool starts_rolling, std::unique_ptr<layer_arenas> empty)
-        : arenas(std::move(empty)),
-          rolling(starts_rolling),
-          fold_end(shape.kv_heads, 0),
-          row(shape.key_size() + shape.value_size()) {
+        : arenas(std::move(empty)), rolling(starts_rolling), fold_end(shape.kv_heads, 0) {
       heads.reserve(shape.kv_heads);
     }
     layer_state(layer_state&&) = default;
@@ -204,14 +202,14 @@ class kv_cache {
     ~layer_state() = default;
 
     std::size_t length() const noexcept { return heads.front().length(); }
-    float* key_row() noexcept { return row.data(); }
-    float* value_row(const model_shape& shape) noexcept { return row.data() + shape.key_size(); }
+    float* key_row() noexcept { return scratch.data(); }
+    float* value_row(const model_shape& shape) noexcept { return scratch.data() + shape.key_size(); }
 
     std::unique_ptr<layer_arenas> arenas;  // before the heads, whose pages return to it
     std::vector<head_type> heads;
     bool rolling;
     std::vector<std::size_t> fold_end;  // scratch: where the folded rows of each head will end; 0: nothing leaves
-    std::vector<float> row;             // scratch: a key row and a value row
+    std::vector<float> scratch;         // a key row and a value row to append, or as many as are folded at a time
   };
 
   /// Layers whose heads are make_head(layer, kv_head, arena); rolling as those `from` which they are copied, if any.
@@ -228,6 +226,7 @@ class kv_cache {
       layer_state& made = layers_.back();
       for (std::size_t head = 0; head < shape().kv_heads; ++head)
         made.heads.push_back(make_head(layer, head, made.arenas->of(plan_.role({layer, head}))));
+      made.scratch.resize(made.heads.front().scratch_rows() * (shape().key_size() + shape().value_size()));
     }
   }
 
@@ -248,17 +247,19 @@ class kv_cache {
     }
   }
 
-  /// D = max(0, N - S - W), and never less than before: rows [S, N - W) leave.
+  /// D = max(0, N - S - W), rounded down to whole blocks of the compensation, and never less than before: rows
+  /// [S, S + D) leave.
   std::size_t fold_end(head_id id, const head_type& head, std::size_t tokens_seen) const {
     if (plan_.role(id) == head_role::retrieval) return 0;
     const std::size_t window = (std::max)(std::size_t{1}, static_cast<std::size_t>(budget_.get()(id, tokens_seen)));
     if (tokens_seen <= plan_.sinks() || window >= tokens_seen - plan_.sinks()) return 0;
-    const std::size_t end = tokens_seen - window;
-    return end > head.kept_from() ? end : 0;
+    const std::size_t block = head.fold_rows();
+    const std::size_t left = (tokens_seen - plan_.sinks() - window) / block * block;
+    return left != 0 && plan_.sinks() + left > head.kept_from() ? plan_.sinks() + left : 0;
   }
 
   void fold(layer_state& state, std::size_t head) noexcept {
-    if (state.fold_end[head] != 0) state.heads[head].fold(plan_.sinks(), state.fold_end[head], state.row.data());
+    if (state.fold_end[head] != 0) state.heads[head].fold(plan_.sinks(), state.fold_end[head], state.scratch.data());
   }
 
   void fold(layer_state& state) noexcept {
