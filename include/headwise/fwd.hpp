@@ -17,6 +17,7 @@ struct attention_params;
 struct token_view;
 struct output_view;
 struct serial;
+class thread_pool;
 
 // element
 struct float32;

@@ -18,6 +18,7 @@
 #include "headwise/core/head_plan.hpp"
 #include "headwise/core/head_scores.hpp"
 #include "headwise/core/model_shape.hpp"
+#include "headwise/core/thread_pool.hpp"
 #include "headwise/core/token_view.hpp"
 
 // element: how a row is stored

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "headwise/core/thread_pool.hpp"
 #include "headwise/element/format_variant.hpp"
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/moment_compensation.hpp"
@@ -251,6 +252,10 @@ TEST(laws, one_worker_equals_many) {
     for (const std::size_t workers : {2U, 7U, 64U}) {
       run(found, threads{workers});
       ASSERT_EQ(found, alone) << workers << " workers, " << c.queries << " queries";
+    }
+    for (const std::size_t workers : {1U, 2U, 7U}) {
+      run(found, thread_pool(workers));
+      ASSERT_EQ(found, alone) << "a pool of " << workers;
     }
     run(found, [](std::size_t count, auto&& task) {  // backwards
       while (count-- > 0) task(count);
