@@ -127,6 +127,24 @@ TEST(page_arena, large_chunks_are_mappings_of_its_own_on_2_mib_boundaries) {
   EXPECT_EQ(memory().mapped_bytes, mapped);
 }
 
+/// Pages after which each arena takes a new mapping.
+TEST(page_arena, arenas_of_layers_do_not_take_their_large_chunks_at_the_same_time) {
+  const std::size_t bytes = 33 * kib + 64;
+  std::map<std::size_t, std::size_t> arenas_at;
+  for (std::size_t number = 0; number < 32; ++number) {
+    page_arena arena(bytes, 8, number);
+    std::vector<page_arena::page> pages;
+    while (arena.held_bytes() < 24 * mib) {
+      const std::size_t mappings = memory().mappings;
+      pages.push_back(arena.take());
+      if (memory().mappings != mappings) ++arenas_at[pages.size() / 8];
+    }
+    EXPECT_LE(arena.held_bytes(), pages.size() * bytes * 51 / 50 + 2 * mib);
+  }
+  // A chunk lasts for 8 times 8 pages, so 4 of the 32 would be an even spread.
+  for (const auto& [moment, arenas] : arenas_at) EXPECT_LE(arenas, 8U) << "after 8 times " << moment << " pages";
+}
+
 TEST(page_arena, an_empty_chunk_goes_back_and_one_is_spared) {
   const std::size_t live = memory().live_bytes + memory().mapped_bytes;
   const std::size_t bytes = 16 * kib + 64;

@@ -182,8 +182,9 @@ class kv_cache {
 
   /// Two, so that what compress() frees does not lie among the pages of heads that keep everything.
   struct layer_arenas {
-    layer_arenas(std::size_t page_bytes, std::size_t retrieval_heads, std::size_t local_heads) noexcept
-        : retrieval(page_bytes, retrieval_heads), local(page_bytes, local_heads) {}
+    layer_arenas(std::size_t page_bytes, std::size_t layer, std::size_t retrieval_heads,
+                 std::size_t local_heads) noexcept
+        : retrieval(page_bytes, retrieval_heads, layer), local(page_bytes, local_heads, layer) {}
 
     page_arena& of(head_role role) noexcept { return role == head_role::retrieval ? retrieval : local; }
     std::size_t held_bytes() const noexcept { return retrieval.held_bytes() + local.held_bytes(); }
@@ -221,8 +222,9 @@ class kv_cache {
       std::size_t local_heads = 0;
       for (std::size_t head = 0; head < shape().kv_heads; ++head)
         local_heads += plan_.role({layer, head}) == head_role::local;
-      layers_.emplace_back(shape(), from != nullptr ? from[layer].rolling : when_ == when_to_compress::every_append,
-                           std::make_unique<layer_arenas>(page_bytes, shape().kv_heads - local_heads, local_heads));
+      layers_.emplace_back(
+          shape(), from != nullptr ? from[layer].rolling : when_ == when_to_compress::every_append,
+          std::make_unique<layer_arenas>(page_bytes, layer, shape().kv_heads - local_heads, local_heads));
       layer_state& made = layers_.back();
       for (std::size_t head = 0; head < shape().kv_heads; ++head)
         made.heads.push_back(make_head(layer, head, made.arenas->of(plan_.role({layer, head}))));

@@ -50,9 +50,12 @@ class page_arena {
   };
 
   /// `page_bytes` is a multiple of 64. `taken_together`: pages that are usually taken at the same time, one for each
-  /// head; a chunk has room for at least as many.
-  explicit page_arena(std::size_t page_bytes, std::size_t taken_together = 1) noexcept
-      : page_bytes_(page_bytes), least_pages_((std::max)(std::size_t{1}, taken_together)) {
+  /// head; a chunk has room for at least as many. `number`: of the arena among those that grow at the same pace, one
+  /// for each layer; each of 16 takes its chunks of 2 MiB, which stall whoever touches them first, at another time.
+  explicit page_arena(std::size_t page_bytes, std::size_t taken_together = 1, std::size_t number = 0) noexcept
+      : page_bytes_(page_bytes),
+        least_pages_((std::max)(std::size_t{1}, taken_together)),
+        stagger_bytes_(number % 16 * (largest_chunk / 16)) {
     HEADWISE_ASSERT(page_bytes != 0 && page_bytes % detail::chunk_memory::line == 0);
   }
   page_arena(const page_arena&) = delete;
@@ -98,9 +101,10 @@ class page_arena {
     std::size_t index = 0;          // in chunks_
   };
 
-  std::size_t next_chunk_bytes() const noexcept {
+  std::size_t next_chunk_bytes() noexcept {
     std::size_t bytes = smallest_chunk;
     while (bytes < largest_chunk && 8 * bytes <= held_bytes_) bytes *= 2;
+    if (bytes == largest_chunk && stagger_bytes_ != 0) bytes = std::exchange(stagger_bytes_, 0);
     const std::size_t fitting = (std::max)(least_pages_, bytes / page_bytes_) * page_bytes_;
     if (fitting <= largest_chunk && bytes < largest_chunk) return fitting;
     return (fitting + largest_chunk - 1) / largest_chunk * largest_chunk;
@@ -137,7 +141,8 @@ class page_arena {
   }
 
   std::size_t page_bytes_;
-  std::size_t least_pages_;  // of a chunk
+  std::size_t least_pages_;    // of a chunk
+  std::size_t stagger_bytes_;  // of one chunk before the first of 2 MiB
   std::size_t pages_ = 0;
   std::size_t held_bytes_ = 0;
   std::size_t first_open_ = 0;  // chunks before it are full
