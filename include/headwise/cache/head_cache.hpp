@@ -60,10 +60,10 @@ class head_cache {
     return compensation_.evaluate(*summary_, query, params, value_out);
   }
 
-  /// Room for rows up to `length`, and for a summary where rows will leave. May throw; nothing visible changes.
-  void reserve(std::size_t length, bool rows_leave) {
-    rows_.reserve(length);
-    if (rows_leave && !summary_) summary_.emplace(compensation_.make_summary(key_size_, value_size_));
+  /// Room for rows up to `length`, and for a summary before rows leave. May throw; nothing visible changes.
+  void reserve(std::size_t length) { rows_.reserve(length); }
+  void reserve_summary() {
+    if (!summary_) summary_.emplace(compensation_.make_summary(key_size_, value_size_));
   }
   void append(const float* key, const float* value) noexcept { rows_.append(key, value); }
 

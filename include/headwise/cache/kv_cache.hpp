@@ -245,7 +245,13 @@ class kv_cache {
   void prepare(layer_state& state, std::size_t layer, std::size_t tokens_seen, std::size_t length) {
     for (std::size_t head = 0; head < state.heads.size(); ++head) {
       state.fold_end[head] = tokens_seen == 0 ? 0 : fold_end({layer, head}, state.heads[head], tokens_seen);
-      state.heads[head].reserve(length, state.fold_end[head] != 0);
+      if (state.fold_end[head] != 0) state.heads[head].reserve_summary();
+    }
+    // A page for each head, then the next: what the heads keep in the end, old rows or new, lies side by side, and the
+    // chunks in between can go back.
+    for (std::size_t end = state.length(); end < length;) {
+      end = (std::min)(length, end + page_layout::rows);
+      for (head_type& head : state.heads) head.reserve(end);
     }
   }
 

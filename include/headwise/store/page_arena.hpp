@@ -14,10 +14,10 @@
 namespace headwise {
 
 /// Hands out pages of one size from chunks of memory, and gives a chunk back to the system when its last page is
-/// returned. Pages never move. Chunks grow with the arena, from 64 KiB to 2 MiB and to at most about a quarter of it,
-/// so that a small cache holds little that it does not use and a large one faults in huge pages. A layer's local heads
-/// have an arena of their own: retrieval heads, which return nothing, would keep all its chunks in use.
-/// Not for several threads at once; it outlives its pages.
+/// returned. Pages never move. Chunks grow with the arena, from 64 KiB to 512 KiB and to at most a sixteenth of it, so
+/// that a small cache holds little that it does not use; from 16 MiB on they have 2 MiB, the size of a huge page. A
+/// layer's local heads have an arena of their own: retrieval heads, which return nothing, would keep all its chunks in
+/// use. Not for several threads at once; it outlives its pages.
 class page_arena {
   struct chunk;
 
@@ -103,7 +103,8 @@ class page_arena {
 
   std::size_t next_chunk_bytes() noexcept {
     std::size_t bytes = smallest_chunk;
-    while (bytes < largest_chunk && 8 * bytes <= held_bytes_) bytes *= 2;
+    while (bytes < largest_chunk && 32 * bytes <= held_bytes_) bytes *= 2;
+    if (bytes > largest_chunk / 4) bytes = largest_chunk;  // a huge page is worth an eighth of the arena
     if (bytes == largest_chunk && stagger_bytes_ != 0) bytes = std::exchange(stagger_bytes_, 0);
     const std::size_t fitting = (std::max)(least_pages_, bytes / page_bytes_) * page_bytes_;
     if (fitting <= largest_chunk && bytes < largest_chunk) return fitting;
