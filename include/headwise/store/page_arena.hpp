@@ -70,7 +70,7 @@ class page_arena {
     chunk& from = *chunks_[first_open_];
     std::byte* data = from.returned;
     if (data != nullptr)
-      std::memcpy(&from.returned, data, sizeof data);
+      std::memcpy(&from.returned, data, link_bytes);
     else
       data = from.memory.data() + from.fresh++ * page_bytes_;
     ++from.used;
@@ -88,6 +88,8 @@ class page_arena {
   }
 
  private:
+  static constexpr std::size_t link_bytes = sizeof(std::byte*);
+
   struct chunk {
     chunk(page_arena& of, std::size_t bytes) : arena(&of), memory(bytes), pages(bytes / of.page_bytes_) {}
     bool full() const noexcept { return used == pages; }
@@ -122,7 +124,7 @@ class page_arena {
   }
 
   void release(chunk& from, std::byte* data) noexcept {
-    std::memcpy(data, &from.returned, sizeof data);
+    std::memcpy(data, &from.returned, link_bytes);
     from.returned = data;
     --from.used;
     --pages_;
