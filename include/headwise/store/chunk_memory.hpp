@@ -12,8 +12,10 @@
 namespace headwise::detail {
 
 /// Memory of many pages at once, on a 64-byte boundary. From 2 MiB on it is a mapping of our own, on a 2 MiB boundary
-/// and with the advice to use huge pages: one fault then makes room for 2 MiB, where the first touch of every 4 KiB
-/// costs about as much as copying it three times. The advice never reaches memory that is not ours alone.
+/// and with the advice to use huge pages, which never reaches memory that is not ours alone. Attention that streams
+/// through many megabytes then finds its addresses faster (a plain read of 134 MB: 10.4-11.0 ms against 11.0-14.1), and
+/// append faults once for 2 MiB and not 512 times. But that one fault clears 2 MiB while a token waits: 0.25 ms, and
+/// 6 ms in a virtual machine whose host has to find the memory first.
 class chunk_memory {
  public:
   static constexpr std::size_t line = 64;
