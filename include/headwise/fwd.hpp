@@ -17,6 +17,7 @@ struct attention_params;
 struct token_view;
 struct output_view;
 struct serial;
+class thread_pool;
 
 // element
 struct float32;
@@ -28,6 +29,8 @@ using any_format = format_variant<float32, float16, bfloat16>;
 
 // store
 struct run;
+struct page_layout;
+class page_arena;
 template <class Format>
 class head_rows;
 

@@ -18,6 +18,7 @@
 #include "headwise/core/head_plan.hpp"
 #include "headwise/core/head_scores.hpp"
 #include "headwise/core/model_shape.hpp"
+#include "headwise/core/thread_pool.hpp"
 #include "headwise/core/token_view.hpp"
 
 // element: how a row is stored
@@ -28,7 +29,10 @@
 #include "headwise/element/format_variant.hpp"
 
 // store: one head's rows
+#include "headwise/store/chunk_memory.hpp"
 #include "headwise/store/head_rows.hpp"
+#include "headwise/store/page_arena.hpp"
+#include "headwise/store/page_layout.hpp"
 #include "headwise/store/row_sums.hpp"
 #include "headwise/store/run.hpp"
 

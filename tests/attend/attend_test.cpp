@@ -113,7 +113,7 @@ TYPED_TEST(attend, while_every_append_folds_equals_the_reference) {
         for (std::size_t n = 0; n < length; ++n) {
           append(cache, tokens, n, 1);
           exact.append(1);
-          exact.fold(sinks, window);
+          exact.fold(sinks, window, kind);
           exact.expect(cache, n, 1, kind, {}, 2e-5);
           if (testing::Test::HasFatalFailure()) return;
         }
@@ -136,7 +136,9 @@ TYPED_TEST(attend, of_chunks_behind_folded_rows_equals_the_reference) {
         }(),
         fixed_budget{window}, compensation_of(kind));
     exact_layer<TypeParam> exact(tokens);
-    const auto fold = [&] { exact.lists[0].fold(sinks, window); };  // head 1 keeps everything
+    const auto fold = [&] {  // head 1 keeps everything
+      exact.lists[0].fold(sinks, window, headwise::test::folded_together(kind));
+    };
     append(cache, tokens, 0, 200);
     exact.append(200);
     exact.expect(cache, 150, 50, kind);  // the prompt is attended to exactly
@@ -166,7 +168,7 @@ TYPED_TEST(attend, with_softcap_and_scale_equals_the_reference) {
         cache.compress();
         exact_layer<TypeParam> exact(tokens);
         exact.append(100);
-        exact.fold(4, 30);
+        exact.fold(4, 30, kind);
         attention_params params;
         params.softcap = softcap;
         params.scale = scale;

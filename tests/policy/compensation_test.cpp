@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
@@ -44,6 +45,22 @@ struct no_summary_type {
   static std::size_t bytes(int) { return 0; }
   static summary_logit evaluate(int, const float*, const attention_params&, float*) { return {}; }
 };
+struct folds_blocks : complete {
+  static void fold(summary&, const float*, const float*, std::size_t) {}
+};
+struct names_its_blocks : folds_blocks {
+  static std::size_t fold_rows() { return 8; }
+};
+struct takes_rows_or_blocks : names_its_blocks {
+  using complete::fold;
+  using folds_blocks::fold;
+};
+struct names_blocks_but_folds_rows : complete {
+  static std::size_t fold_rows() { return 8; }
+};
+struct folds_blocks_of_doubles : complete {
+  static void fold(summary&, const double*, const double*, std::size_t) {}
+};
 struct gives_a_plain_logit : complete {
   static float evaluate(const summary&, const float*, const attention_params&, float*) { return 0.0F; }
 };
@@ -68,7 +85,10 @@ struct summary_that_cannot_be_copied : complete {
 template <class C>
 constexpr bool is_compensation = headwise::detail::is_compensation<C>::value;
 static_assert(is_compensation<mean_compensation> && is_compensation<no_compensation> &&
-              is_compensation<moment_compensation> && is_compensation<any_compensation> && is_compensation<complete>);
+              is_compensation<moment_compensation> && is_compensation<any_compensation> && is_compensation<complete> &&
+              is_compensation<folds_blocks> && is_compensation<names_its_blocks> &&
+              is_compensation<takes_rows_or_blocks>);
+static_assert(!is_compensation<names_blocks_but_folds_rows> && !is_compensation<folds_blocks_of_doubles>);
 static_assert(!is_compensation<int> && !is_compensation<no_summary_type> && !is_compensation<gives_a_plain_logit> &&
               !is_compensation<folds_non_const> && !is_compensation<folds_doubles> &&
               !is_compensation<summary_that_cannot_be_copied>);
@@ -90,8 +110,23 @@ struct folded_rows {
   template <class Compensation>
   typename Compensation::summary fold(const Compensation& compensation) const {
     auto summary = compensation.make_summary(key_size, value_size);
-    for (std::size_t i = 0; i < keys.size(); ++i) compensation.fold(summary, keys[i].data(), values[i].data());
+    fold(compensation, summary, headwise::detail::fold_rows(compensation));
     return summary;
+  }
+  /// So many rows at a time; the last may be fewer.
+  template <class Compensation>
+  void fold(const Compensation& compensation, typename Compensation::summary& summary, std::size_t at_a_time) const {
+    std::vector<float> key_block, value_block;
+    for (std::size_t first = 0; first < keys.size(); first += at_a_time) {
+      key_block.clear();
+      value_block.clear();
+      const std::size_t end = std::min(first + at_a_time, keys.size());
+      for (std::size_t i = first; i < end; ++i) {
+        key_block.insert(key_block.end(), keys[i].begin(), keys[i].end());
+        value_block.insert(value_block.end(), values[i].begin(), values[i].end());
+      }
+      compensation.fold(summary, key_block.data(), value_block.data(), end - first);
+    }
   }
 };
 
@@ -223,7 +258,7 @@ TYPED_TEST(compensations, a_copy_of_a_summary_is_independent) {
   const std::vector<float> query(8, 0.5F);
   const auto before = evaluate(compensation, summary, query, 8);
   auto copy = summary;
-  for (int i = 0; i < 5; ++i) compensation.fold(copy, rows.values[0].data(), rows.keys[0].data());
+  for (int i = 0; i < 5; ++i) compensation.fold(copy, rows.values[0].data(), rows.keys[0].data(), 1);
   const auto after = evaluate(compensation, summary, query, 8);
   EXPECT_EQ(before.logit, after.logit);
   EXPECT_EQ(before.value, after.value);
@@ -261,6 +296,92 @@ TEST(moment_compensation, a_large_common_offset_cancels_nothing) {
   const auto expected = reference::moment_row(exact_query, rows.exact, {});
   for (std::size_t i = 0; i < 8; ++i)  // the last place of 2000 is 1.2e-4
     EXPECT_NEAR(static_cast<double>(found.value[i]), expected.value[i], 3e-4);
+}
+
+/// Every element of C_vk beside double precision, against what its key and its value spread.
+void expect_covariance(const folded_rows& rows, double tolerance) {
+  const auto summary = rows.fold(moment_compensation{});
+  const std::vector<reference::vector> exact = reference::covariance(rows.exact);
+  const reference::row mean = reference::mean_row(rows.exact);
+  reference::vector key_spread(rows.key_size), value_spread(rows.value_size);
+  for (const reference::row& row : rows.exact) {
+    for (std::size_t j = 0; j < rows.key_size; ++j) key_spread[j] += std::pow(row.key[j] - mean.key[j], 2);
+    for (std::size_t i = 0; i < rows.value_size; ++i) value_spread[i] += std::pow(row.value[i] - mean.value[i], 2);
+  }
+  std::vector<float> unit(rows.key_size);
+  for (std::size_t j = 0; j < rows.key_size; ++j) {
+    unit[j] = 1.0F;
+    for (std::size_t i = 0; i < rows.value_size; ++i) {
+      const double spread = std::sqrt(key_spread[j] * value_spread[i]) / static_cast<double>(rows.exact.size());
+      ASSERT_NEAR(static_cast<double>(summary.covariance_times(unit.data(), i)), exact[i][j], tolerance * spread)
+          << "value " << i << ", key " << j << " of " << rows.exact.size() << " rows";
+    }
+    unit[j] = 0.0F;
+  }
+}
+
+TEST(moment_compensation, its_covariance_is_that_of_double_precision) {
+  headwise::test::random_numbers random(12);
+  for (const std::size_t count : sizes{1, 2, 15, 16, 17, 33, 160, 1000})
+    for (const std::size_t dim : sizes{1, 3, 64, 65, 130}) {
+      folded_rows rows(dim, dim == 3 ? 70 : dim);
+      for (std::size_t i = 0; i < count; ++i) {
+        std::vector<float> value = random.gaussians(rows.value_size);
+        const std::vector<float> key = random.gaussians(dim);
+        value[0] += key[dim - 1];
+        rows.add(key, value);
+      }
+      expect_covariance(rows, 1e-5);
+    }
+}
+
+TEST(moment_compensation, its_covariance_holds_beside_outliers_offsets_and_over_100000_rows) {
+  headwise::test::random_numbers random(13);
+  const std::size_t dim = 12;
+  for (const std::size_t place : sizes{0, 7, 16, 999}) {  // first, in the first block, first of a block, last
+    folded_rows rows(dim, dim);
+    for (std::size_t i = 0; i < 1000; ++i) {
+      std::vector<float> key = random.gaussians(dim);
+      if (i == place) key[3] = 1e4F;
+      rows.add(key, random.gaussians(dim));
+    }
+    expect_covariance(rows, 1e-5);
+  }
+  folded_rows far(dim, dim);
+  for (std::size_t i = 0; i < 1000; ++i)
+    far.add(random.gaussians(dim, 1.0F, 1000.0F), random.gaussians(dim, 1.0F, -2e4F));
+  expect_covariance(far, 1e-5);
+  folded_rows many(4, 3);  // and they drift: what was far from the first mean is near the later one
+  for (std::size_t i = 0; i < 100000; ++i) {
+    std::vector<float> key = random.gaussians(4, 1.0F, static_cast<float>(i) * 1e-3F);
+    std::vector<float> value = random.gaussians(3, 1.0F, 5.0F);
+    value[0] += 0.5F * key[1];
+    many.add(key, value);
+  }
+  expect_covariance(many, 2e-5);
+}
+
+/// Blocks are what the bits depend on; how many come at a time is not.
+TEST(compensations_in_blocks, any_number_of_whole_blocks_gives_the_same_bits) {
+  const folded_rows rows = random_rows(640, 24, 40, 14);
+  const auto check = [&](const auto& compensation) {
+    const std::size_t block = headwise::detail::fold_rows(compensation);
+    const auto expected = rows.fold(compensation);
+    const std::vector<float> query(24, 0.25F);
+    for (const std::size_t blocks : sizes{2, 3, 4, 40}) {
+      auto summary = compensation.make_summary(24, 40);
+      rows.fold(compensation, summary, block * blocks);
+      EXPECT_EQ(compensation.folded(summary), 640U);
+      EXPECT_EQ(evaluate(compensation, summary, query, 40).logit, evaluate(compensation, expected, query, 40).logit);
+      EXPECT_EQ(evaluate(compensation, summary, query, 40).value, evaluate(compensation, expected, query, 40).value);
+    }
+  };
+  EXPECT_EQ(headwise::detail::fold_rows(mean_compensation{}), 1U);
+  EXPECT_EQ(headwise::detail::fold_rows(moment_compensation{}), 16U);
+  check(mean_compensation{});
+  check(moment_compensation{});
+  check(any_compensation(moment_compensation{}));
+  check(any_compensation(mean_compensation{}));
 }
 
 /// Distance between a summary's value and exact attention over the folded rows, root mean square over many queries.
@@ -307,6 +428,7 @@ template <class Compensation>
 void expect_variant_equals(const Compensation& member) {
   const any_compensation variant = member;
   const folded_rows rows = random_rows(40, 12, 20, 11);
+  EXPECT_EQ(headwise::detail::fold_rows(member), headwise::detail::fold_rows(variant));
   const auto a = rows.fold(member);
   const auto b = rows.fold(variant);
   EXPECT_EQ(member.folded(a), variant.folded(b));
@@ -316,6 +438,35 @@ void expect_variant_equals(const Compensation& member) {
   const auto from_variant = evaluate(variant, b, query, 20, 5.0F);
   EXPECT_EQ(from_member.logit, from_variant.logit);
   EXPECT_EQ(from_member.value, from_variant.value);
+}
+
+/// A user's own, which takes single rows: the sum of the first key elements.
+struct one_row_at_a_time {
+  struct summary {
+    std::size_t rows = 0;
+    float sum = 0.0F;
+  };
+  static summary make_summary(std::size_t, std::size_t) { return {}; }
+  static void fold(summary& s, const float* key, const float* value) { s.sum += key[0] - value[0], ++s.rows; }
+  static std::size_t folded(const summary& s) { return s.rows; }
+  static std::size_t bytes(const summary&) { return sizeof(summary); }
+  static summary_logit evaluate(const summary& s, const float*, const attention_params&, float*) {
+    return {s.sum, 0.0F};
+  }
+};
+
+TEST(compensation_variant, hands_single_rows_to_a_member_that_takes_them) {
+  using variant = headwise::compensation_variant<one_row_at_a_time, moment_compensation>;
+  const folded_rows rows = random_rows(40, 12, 20, 15);
+  const variant compensation = one_row_at_a_time{};
+  EXPECT_EQ(compensation.fold_rows(), 1U);
+  EXPECT_EQ(variant(moment_compensation{}).fold_rows(), 16U);
+  auto summary = compensation.make_summary(12, 20);
+  rows.fold(compensation, summary, 40);
+  auto expected = one_row_at_a_time::make_summary(12, 20);
+  for (std::size_t i = 0; i < 40; ++i) one_row_at_a_time::fold(expected, rows.keys[i].data(), rows.values[i].data());
+  EXPECT_EQ(compensation.folded(summary), 40U);
+  EXPECT_EQ(evaluate(compensation, summary, std::vector<float>(12), 20).logit, static_cast<double>(expected.sum));
 }
 
 TEST(compensation_variant, equals_its_member) {

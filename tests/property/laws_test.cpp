@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "headwise/core/thread_pool.hpp"
 #include "headwise/element/format_variant.hpp"
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/moment_compensation.hpp"
@@ -92,7 +93,8 @@ TEST(laws, equal_folded_keys_give_full_attention) {
         auto local = make_cache<float32>(one_local(3, 16), fixed_budget{6}, compensation);
         append(local, rows, 0, n);
         local.compress();
-        ASSERT_EQ(local.report().folded, folded);
+        const std::size_t block = headwise::detail::fold_rows(compensation);
+        ASSERT_EQ(local.report().folded, folded / block * block);
         const auto found = attended(local, 0, rows.queries(n - 1, 1), serial{}, params);
         for (std::size_t i = 0; i < 16; ++i) ASSERT_NEAR(found[i], expected[i], 1e-6) << folded << " folded";
       };
@@ -138,6 +140,30 @@ TEST(laws, kept_folded_and_dropped_rows_are_the_tokens_seen_and_what_left_stays_
           ASSERT_NO_FATAL_FAILURE(check());
         }
       }
+}
+
+/// The rows that leave are the method's, rounded down to whole blocks; those that wait are kept.
+TEST(laws, local_heads_keep_sinks_and_window_and_at_most_a_block_less_one_row_more) {
+  const tokens rows = random_tokens(small_plan().shape(), 200, 33);
+  for (const named_compensation& c : compensations())
+    for (const std::size_t sinks : {0U, 4U, 65U})
+      for (const std::size_t window : {1U, 7U, 64U})
+        for (const std::size_t chunk : {1U, 3U, 50U}) {
+          any_cache cache(small_plan(sinks), fixed_budget{window}, c.compensation, when_to_compress::every_append,
+                          float16{});
+          const std::size_t block = headwise::detail::fold_rows(c.compensation);
+          ASSERT_EQ(block, std::string(c.name) == "moment" ? 16U : 1U);
+          for (std::size_t n = 0; n < 200;) {
+            const std::size_t count = std::min<std::size_t>(chunk, 200 - n);
+            append(cache, rows, n, count);
+            n += count;
+            cache.compress();
+            const std::size_t exceed = n > sinks + window ? n - sinks - window : 0;
+            const std::size_t left = exceed - exceed % block;
+            ASSERT_EQ(cache.head(0, 0).folded() + cache.head(0, 0).dropped(), left);
+            ASSERT_EQ(cache.kept_positions(0, 0), n < sinks ? sinks_and(n, 0, 0) : sinks_and(sinks, sinks + left, n));
+          }
+        }
 }
 
 /// Feeds the same to two caches and wants the same bits back: outputs of every layer, kept rows, lengths.
@@ -226,6 +252,10 @@ TEST(laws, one_worker_equals_many) {
     for (const std::size_t workers : {2U, 7U, 64U}) {
       run(found, threads{workers});
       ASSERT_EQ(found, alone) << workers << " workers, " << c.queries << " queries";
+    }
+    for (const std::size_t workers : {1U, 2U, 7U}) {
+      run(found, thread_pool(workers));
+      ASSERT_EQ(found, alone) << "a pool of " << workers;
     }
     run(found, [](std::size_t count, auto&& task) {  // backwards
       while (count-- > 0) task(count);
@@ -384,7 +414,8 @@ TEST(laws, failed_calls_change_nothing) {
 
       any_cache shorter = cache;
       const long summaries = starved(shorter, [&] { shorter.compress(); });
-      EXPECT_EQ(shorter.report().rows, 3U * 13U + 128U);
+      const std::size_t waiting = (128U - 13U) % headwise::detail::fold_rows(c.compensation);
+      EXPECT_EQ(shorter.report().rows, 3U * (13U + waiting) + 128U);
       if (std::string(c.name) != "none") {
         EXPECT_GT(summaries, 0);
       }

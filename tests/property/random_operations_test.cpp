@@ -354,7 +354,7 @@ TEST(random_operations, agree_with_a_list_of_rows) {
     if (HasFatalFailure() || HasNonfatalFailure()) return;
   }
   EXPECT_EQ(counts.operations, 20000U);
-  EXPECT_GE(counts.folds, 3000U);
+  EXPECT_GE(counts.folds, 2800U);  // the moment folds 16 rows at a time
   EXPECT_GE(counts.rows_left, 40000U);
   EXPECT_GE(counts.outputs, 50000U);
   EXPECT_GE(counts.refusals, 2000U);

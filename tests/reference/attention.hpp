@@ -66,8 +66,19 @@ inline row mean_row(const std::vector<row>& folded) {
   return mean;
 }
 
-/// The same with the value v_hat + s C_vk q, where C_vk = (1/D) sum (v - v_hat)(k - k_hat)^T. Under a softcap s is what
-/// the capped logit moves by per unit of q.k_hat.
+/// C_vk = (1/D) sum (v - v_hat)(k - k_hat)^T, [value][key].
+inline std::vector<vector> covariance(const std::vector<row>& folded) {
+  const row mean = mean_row(folded);
+  std::vector<vector> result(mean.value.size(), vector(mean.key.size()));
+  for (const row& r : folded)
+    for (std::size_t i = 0; i < mean.value.size(); ++i)
+      for (std::size_t j = 0; j < mean.key.size(); ++j)
+        result[i][j] += (r.value[i] - mean.value[i]) * (r.key[j] - mean.key[j]) / static_cast<double>(folded.size());
+  return result;
+}
+
+/// The same as mean_row with the value v_hat + s C_vk q, where C_vk = (1/D) sum (v - v_hat)(k - k_hat)^T. Under a
+/// softcap s is what the capped logit moves by per unit of q.k_hat.
 inline row moment_row(const vector& query, const std::vector<row>& folded, logit_rule rule) {
   const row mean = mean_row(folded);
   const double capped = logit(query, mean.key, rule);

@@ -16,13 +16,13 @@ struct row_lists {
   void append(std::size_t tokens) {
     for (; tokens > 0; --tokens) kept.push_back(seen++);
   }
-  /// The oldest row behind the sinks leaves until no more than `window` recent rows are there. Those that have left
-  /// stay away, so D = max(D before, N - S - W).
-  void fold(std::size_t sinks, std::size_t window) {
-    while (kept.size() > sinks && kept.size() - sinks > window) {
+  /// The oldest `block` rows behind the sinks leave together, as long as `window` recent rows stay. Those that have
+  /// left stay away, so D = max(D before, N - S - W), rounded down to whole blocks.
+  void fold(std::size_t sinks, std::size_t window, std::size_t block = 1) {
+    while (kept.size() >= sinks + window + block) {
       const auto oldest = kept.begin() + static_cast<std::ptrdiff_t>(sinks);
-      left.push_back(*oldest);
-      kept.erase(oldest);
+      left.insert(left.end(), oldest, oldest + static_cast<std::ptrdiff_t>(block));
+      kept.erase(oldest, oldest + static_cast<std::ptrdiff_t>(block));
     }
   }
   bool keeps(std::size_t position) const { return std::binary_search(kept.begin(), kept.end(), position); }

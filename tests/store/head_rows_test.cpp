@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "headwise/element/float16.hpp"
@@ -25,8 +27,17 @@ constexpr std::size_t page_rows = 64;
 /// stays behind or is overwritten shows.
 template <class Format>
 struct rows_and_lists {
-  headwise::head_rows<Format> rows{Format{}, key_size, value_size};
+  headwise::page_arena arena{headwise::head_rows<Format>::layout(Format{}, key_size, value_size).bytes};
+  headwise::head_rows<Format> rows{Format{}, key_size, value_size, arena};
   reference::row_lists lists;
+
+  rows_and_lists() = default;
+  rows_and_lists(const rows_and_lists& other) : rows(other.rows, arena), lists(other.lists) {}
+  rows_and_lists& operator=(const rows_and_lists& other) {
+    rows = headwise::head_rows<Format>(other.rows, arena);
+    lists = other.lists;
+    return *this;
+  }
 
   static std::vector<float> row_of(std::size_t position) {
     std::vector<float> row(key_size + value_size);
@@ -99,6 +110,8 @@ struct rows_and_lists {
     ASSERT_EQ(rows.row_bytes(), lists.kept.size() * bytes);
     ASSERT_EQ(rows.row_bytes() + rows.slack_bytes(), pages.size() * page_rows * bytes);
     ASSERT_LE(rows.slack_bytes(), 3 * (page_rows - 1) * bytes);
+    ASSERT_EQ(arena.pages(), pages.size());
+    ASSERT_GE(arena.held_bytes(), rows.row_bytes() + rows.slack_bytes());
   }
 };
 
@@ -165,6 +178,62 @@ TYPED_TEST(head_rows, copies_are_independent) {
   test.append(1);
   copy = test;
   copy.expect_equal();
+  const rows_and_lists<TypeParam>& itself = copy;
+  copy = itself;
+  copy.expect_equal();
+}
+
+TYPED_TEST(head_rows, moving_takes_the_pages_along) {
+  rows_and_lists<TypeParam> test;
+  test.append(300);
+  test.fold(4, 100);
+  const std::byte* const newest = test.rows.run_at(test.rows.runs() - 1).keys;
+  headwise::head_rows<TypeParam> moved = std::move(test.rows);
+  EXPECT_EQ(moved.run_at(moved.runs() - 1).keys, newest);
+  test.rows = std::move(moved);
+  test.expect_equal();
+  test.append(100);
+  test.expect_equal();
+}
+
+/// No cache asks for it, since the newest row always stays; the store need not know.
+TYPED_TEST(head_rows, all_rows_may_leave) {
+  for (const std::size_t sinks : {0U, 4U, 64U})
+    for (const std::size_t length : {65U, 100U, 128U, 300U}) {
+      rows_and_lists<TypeParam> test;
+      test.append(length);
+      std::size_t left = 0;
+      test.rows.leave(sinks, length, [&](const headwise::run& leaving) { left += leaving.rows; });
+      EXPECT_EQ(left, length - sinks);
+      ASSERT_EQ(test.rows.runs(), sinks == 0 ? 0U : 1U) << sinks << " of " << length;
+      for (std::size_t i = 0; i < test.rows.runs(); ++i) test.expect_run(test.rows.run_at(i));
+      const std::vector<float> row = test.row_of(length);
+      test.rows.reserve(length + 1);
+      test.rows.append(row.data(), row.data() + key_size);
+      ASSERT_EQ(test.rows.runs(), sinks == 0 ? 1U : 2U);
+      EXPECT_EQ(test.rows.run_at(test.rows.runs() - 1).position, length);
+      EXPECT_EQ(test.rows.run_at(test.rows.runs() - 1).rows, 1U);
+      test.expect_run(test.rows.run_at(test.rows.runs() - 1));
+    }
+}
+
+/// The address of every row, while a window slides over 1000 rows and while it jumps.
+TYPED_TEST(head_rows, no_row_moves_for_as_long_as_it_is_kept) {
+  for (const std::size_t window : {1U, 64U, 100U, 200U}) {
+    rows_and_lists<TypeParam> test;
+    std::map<std::size_t, const std::byte*> places;
+    for (std::size_t n = 0; n < 1000; ++n) {
+      test.append(1);
+      if (n < 500 || n % 100 == 0) test.fold(4, window);
+      for (std::size_t i = 0; i < test.rows.runs(); ++i) {
+        const headwise::run run = test.rows.run_at(i);
+        for (std::size_t row = 0; row < run.rows; ++row) {
+          const std::byte* const place = run.keys + row * test.rows.key_bytes();
+          ASSERT_EQ(places.emplace(run.position + row, place).first->second, place) << run.position + row;
+        }
+      }
+    }
+  }
 }
 
 TYPED_TEST(head_rows, room_that_was_reserved_ahead_shows_in_nothing_but_slack) {

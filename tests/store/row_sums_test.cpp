@@ -63,4 +63,22 @@ TEST(row_sums, copies_are_independent_and_bytes_are_those_of_the_sums) {
   EXPECT_LE(sums.bytes(), 3 * sizeof(double) + 16);
 }
 
+TEST(row_sums, rows_side_by_side_give_the_bits_of_rows_one_by_one) {
+  headwise::test::random_numbers random(2);
+  for (const std::size_t keys : {std::size_t{1}, std::size_t{16}, std::size_t{33}})
+    for (const std::size_t rows : {std::size_t{1}, std::size_t{16}, std::size_t{100}}) {
+      const std::size_t values = 2 * keys + 1;
+      const std::vector<float> k = random.gaussians(rows * keys, 10.0F, 3.0F);
+      const std::vector<float> v = random.gaussians(rows * values);
+      row_sums single(keys, values), block(keys, values);
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        for (std::size_t i = 0; i < rows; ++i) single.add(k.data() + i * keys, v.data() + i * values);
+        block.add(k.data(), v.data(), rows);
+      }
+      ASSERT_EQ(single.count(), block.count());
+      for (std::size_t i = 0; i < keys; ++i) ASSERT_EQ(single.mean_key(i), block.mean_key(i));
+      for (std::size_t i = 0; i < values; ++i) ASSERT_EQ(single.mean_value(i), block.mean_value(i));
+    }
+}
+
 }  // namespace

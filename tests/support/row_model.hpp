@@ -152,14 +152,17 @@ class row_model {
  private:
   head_list& list(head_id id) { return heads_[id.layer * plan_.shape().kv_heads + id.kv_head]; }
 
-  /// Everything between the sinks and the newest W of `seen` tokens leaves the local heads of a layer.
+  /// Everything between the sinks and the newest W of `seen` tokens leaves the local heads of a layer, for the moment
+  /// in whole blocks of 16.
   void fold(std::size_t layer, std::size_t seen) {
-    for (std::size_t i = 0; i < plan_.shape().kv_heads; ++i) {
-      const head_id id{layer, i};
+    for (std::size_t head = 0; head < plan_.shape().kv_heads; ++head) {
+      const head_id id{layer, head};
       if (plan_.role(id) == head_role::retrieval) continue;
       const std::size_t window = std::max<std::size_t>(1, budget_(id, seen));
-      for (std::size_t position = plan_.sinks(); position < seen; ++position)
-        if (seen - position > window) list(id)[position].left = true;
+      if (seen < plan_.sinks() || seen - plan_.sinks() < window) continue;
+      const std::size_t exceed = seen - plan_.sinks() - window;
+      const std::size_t leave = kind_ == summary::moment ? exceed - exceed % 16 : exceed;
+      for (std::size_t i = 0; i < leave; ++i) list(id)[plan_.sinks() + i].left = true;
     }
   }
 

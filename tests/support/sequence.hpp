@@ -53,6 +53,9 @@ struct sequence {
 
 enum class summary_kind { none, mean, moment };
 
+/// Rows that leave together.
+inline std::size_t folded_together(summary_kind kind) { return kind == summary_kind::moment ? 16 : 1; }
+
 /// The answers that a layer must give, from a sequence stored in a format and from what each KV head keeps.
 template <class Format>
 class exact_layer {
@@ -71,8 +74,8 @@ class exact_layer {
   void append(std::size_t tokens) {
     for (auto& list : lists) list.append(tokens);
   }
-  void fold(std::size_t sinks, std::size_t window) {
-    for (auto& list : lists) list.fold(sinks, window);
+  void fold(std::size_t sinks, std::size_t window, summary_kind kind = summary_kind::none) {
+    for (auto& list : lists) list.fold(sinks, window, folded_together(kind));
   }
 
   /// Attends with the queries of tokens [first, first + count) and compares every element.

@@ -16,7 +16,7 @@ struct head_report {
   std::size_t folded = 0;   ///< rows that its summary stands for
   std::size_t dropped = 0;  ///< rows that left and that nothing stands for
   std::size_t row_bytes = 0;
-  std::size_t slack_bytes = 0;  ///< of pages, used by no row
+  std::size_t slack_bytes = 0;  ///< of the rows that its pages have room for besides
   std::size_t summary_bytes = 0;
 };
 
@@ -28,11 +28,12 @@ struct cache_report {
   std::size_t dropped = 0;
   std::size_t row_bytes = 0;
   std::size_t slack_bytes = 0;
+  std::size_t spare_bytes = 0;  ///< of arenas, which the heads of a layer share: used by no page, and gaps between rows
   std::size_t summary_bytes = 0;
   std::size_t dense_bytes = 0;
   std::vector<head_report> heads;
 
-  std::size_t held_bytes() const noexcept { return row_bytes + slack_bytes + summary_bytes; }
+  std::size_t held_bytes() const noexcept { return row_bytes + slack_bytes + spare_bytes + summary_bytes; }
 
   void add(const head_report& head) {
     heads.push_back(head);

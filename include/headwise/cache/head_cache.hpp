@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
-#include <utility>
 
 #include "headwise/core/attention_params.hpp"
 #include "headwise/policy/compensation.hpp"
@@ -15,16 +15,25 @@ namespace headwise {
 template <class Format, class Compensation>
 class head_cache {
  public:
-  head_cache(const Format& format, const Compensation& compensation, std::size_t key_size, std::size_t value_size)
-      : rows_(format, key_size, value_size),
+  head_cache(const Format& format, const Compensation& compensation, std::size_t key_size, std::size_t value_size,
+             page_arena& arena)
+      : rows_(format, key_size, value_size, arena),
         compensation_(compensation),
         key_size_(key_size),
         value_size_(value_size) {}
 
+  /// A copy, its rows in pages of another arena.
+  head_cache(const head_cache& other, page_arena& arena)
+      : rows_(other.rows_, arena),
+        compensation_(other.compensation_),
+        summary_(other.summary_),
+        key_size_(other.key_size_),
+        value_size_(other.value_size_) {}
+
   /// The same rows under another compensation; nothing of them has left.
   template <class Other>
-  head_cache(const head_cache<Format, Other>& other, const Compensation& compensation)
-      : rows_(other.rows()),
+  head_cache(const head_cache<Format, Other>& other, const Compensation& compensation, page_arena& arena)
+      : rows_(other.rows(), arena),
         compensation_(compensation),
         key_size_(other.key_size()),
         value_size_(other.value_size()) {}
@@ -51,22 +60,39 @@ class head_cache {
     return compensation_.evaluate(*summary_, query, params, value_out);
   }
 
-  /// Room for rows up to `length`, and for a summary where rows will leave. May throw; nothing visible changes.
-  void reserve(std::size_t length, bool rows_leave) {
-    rows_.reserve(length);
-    if (rows_leave && !summary_) summary_.emplace(compensation_.make_summary(key_size_, value_size_));
+  /// Room for rows up to `length`, and for a summary before rows leave. May throw; nothing visible changes.
+  void reserve(std::size_t length) { rows_.reserve(length); }
+  void reserve_summary() {
+    if (!summary_) summary_.emplace(compensation_.make_summary(key_size_, value_size_));
   }
   void append(const float* key, const float* value) noexcept { rows_.append(key, value); }
 
-  /// Folds the rows at positions [begin, end), less those that have left already. `row` holds a key and a value row.
-  void fold(std::size_t begin, std::size_t end, float* row) noexcept {
+  /// Rows that leave together (policy/compensation.hpp).
+  std::size_t fold_rows() const noexcept { return detail::fold_rows(compensation_); }
+  /// Rows that fold() has decoded at a time: whole blocks, and few enough for the first-level cache.
+  std::size_t scratch_rows() const noexcept { return (16 + fold_rows() - 1) / fold_rows() * fold_rows(); }
+
+  /// Folds the rows at positions [begin, end), less those that have left already: whole blocks. `scratch` holds
+  /// scratch_rows() key rows and as many value rows.
+  void fold(std::size_t begin, std::size_t end, float* scratch) noexcept {
+    const std::size_t most = scratch_rows();
+    float* const keys = scratch;
+    float* const values = scratch + most * key_size_;
+    std::size_t rows = 0;  // decoded, not folded yet: a block may lie in two pages
+    const auto fold_decoded = [&] {
+      detail::fold_into(compensation_, *summary_, keys, key_size_, values, value_size_, rows);
+      rows = 0;
+    };
     rows_.leave(begin, end, [&](const run& leaving) {
-      for (std::size_t i = 0; i < leaving.rows; ++i) {
-        format().decode(leaving.keys + i * rows_.key_bytes(), row, key_size_);
-        format().decode(leaving.values + i * rows_.value_bytes(), row + key_size_, value_size_);
-        compensation_.fold(*summary_, row, row + key_size_);
+      for (std::size_t first = 0, count = 0; first < leaving.rows; first += count) {
+        count = (std::min)(leaving.rows - first, most - rows);
+        format().decode(leaving.keys + first * rows_.key_bytes(), keys + rows * key_size_, count * key_size_);
+        format().decode(leaving.values + first * rows_.value_bytes(), values + rows * value_size_, count * value_size_);
+        rows += count;
+        if (rows == most) fold_decoded();
       }
     });
+    if (rows != 0) fold_decoded();
   }
 
  private:

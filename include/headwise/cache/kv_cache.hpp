@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -22,11 +23,14 @@
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/when_to_compress.hpp"
+#include "headwise/store/head_rows.hpp"
+#include "headwise/store/page_arena.hpp"
 
 namespace headwise {
 
 /// The KV cache of one sequence, all layers. Retrieval heads keep every row; local heads keep the plan's sinks, the
-/// budget's recent rows, and a summary of everything between. Rows are post-RoPE, keep their positions, and are never
+/// budget's recent rows (and up to a block more, where the compensation folds in blocks), and a summary of everything
+/// between. Rows are post-RoPE, keep their positions, and are never
 /// changed. A regular value: a copy is independent. Operations on distinct layers may run concurrently.
 template <class Format, class Budget, class Compensation>
 class kv_cache {
@@ -40,16 +44,17 @@ class kv_cache {
                     when_to_compress when = when_to_compress::after_prompt, Format format = Format{})
       : plan_(std::move(plan)), budget_(std::move(budget)), when_(when) {
     require_policies();
-    const model_shape& shape = plan_.shape();
-    layers_.reserve(shape.layers);
-    for (std::size_t layer = 0; layer < shape.layers; ++layer) {
-      layers_.emplace_back(shape, when == when_to_compress::every_append);
-      layers_.back().heads.assign(shape.kv_heads,
-                                  head_type(format, compensation, shape.key_size(), shape.value_size()));
-    }
+    make_layers(format, nullptr, [&](std::size_t, std::size_t, page_arena& arena) {
+      return head_type(format, compensation, shape().key_size(), shape().value_size(), arena);
+    });
   }
 
-  kv_cache(const kv_cache&) = default;
+  kv_cache(const kv_cache& other) : plan_(other.plan_), budget_(other.budget_), when_(other.when_) {
+    if (other.layers_.empty()) return;  // it has been moved from
+    make_layers(other.format(), other.layers_.data(), [&](std::size_t layer, std::size_t head, page_arena& arena) {
+      return head_type(other.layers_[layer].heads[head], arena);
+    });
+  }
   kv_cache(kv_cache&&) = default;
   /// A copy that fails leaves this cache as it was.
   kv_cache& operator=(const kv_cache& other) { return *this = kv_cache(other); }
@@ -118,15 +123,17 @@ class kv_cache {
     if (plan.shape() != shape())
       detail::fail("with: the plan is for ", to_string(plan.shape()), ", the cache for ", to_string(shape()));
     kv_cache<Format, OtherBudget, OtherCompensation> other(std::move(plan), std::move(budget), compensation, when_,
-                                                           layers_.front().heads.front().format());
+                                                           format());
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-      other.layers_[layer].rolling = layers_[layer].rolling;
+      auto& changed = other.layers_[layer];
+      changed.rolling = layers_[layer].rolling;
       for (std::size_t head = 0; head < shape().kv_heads; ++head) {
         const head_type& rows = layers_[layer].heads[head];
         if (rows.rows().left() != 0)
           detail::fail("with: ", rows.rows().left(), " rows of KV head ", layer, ".", head,
                        " have left; policies can change only before");
-        other.layers_[layer].heads[head] = head_cache<Format, OtherCompensation>(rows, compensation);
+        changed.heads[head] = head_cache<Format, OtherCompensation>(
+            rows, compensation, changed.arenas->of(other.plan_.role({layer, head})));
       }
     }
     return other;
@@ -155,7 +162,8 @@ class kv_cache {
   cache_report report() const {
     cache_report report;
     report.tokens = length();
-    for (std::size_t layer = 0; layer < layers_.size(); ++layer)
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      report.spare_bytes += layers_[layer].arenas->held_bytes();
       for (std::size_t kv_head = 0; kv_head < shape().kv_heads; ++kv_head) {
         const head_type& rows = layers_[layer].heads[kv_head];
         const head_id id{layer, kv_head};
@@ -163,6 +171,8 @@ class kv_cache {
                     rows.rows().slack_bytes(), rows.summary_bytes()});
         report.dense_bytes += rows.length() * (rows.rows().key_bytes() + rows.rows().value_bytes());
       }
+    }
+    report.spare_bytes -= report.row_bytes + report.slack_bytes;
     return report;
   }
 
@@ -170,19 +180,59 @@ class kv_cache {
   template <class, class, class>
   friend class kv_cache;
 
+  /// Two, so that what compress() frees does not lie among the pages of heads that keep everything.
+  struct layer_arenas {
+    layer_arenas(std::size_t page_bytes, std::size_t layer, std::size_t retrieval_heads,
+                 std::size_t local_heads) noexcept
+        : retrieval(page_bytes, retrieval_heads, layer), local(page_bytes, local_heads, layer) {}
+
+    page_arena& of(head_role role) noexcept { return role == head_role::retrieval ? retrieval : local; }
+    std::size_t held_bytes() const noexcept { return retrieval.held_bytes() + local.held_bytes(); }
+
+    page_arena retrieval;
+    page_arena local;
+  };
+
   struct layer_state {
-    layer_state(const model_shape& shape, bool starts_rolling)
-        : rolling(starts_rolling), fold_end(shape.kv_heads, 0), row(shape.key_size() + shape.value_size()) {}
+    layer_state(const model_shape& shape, bool starts_rolling, std::unique_ptr<layer_arenas> empty)
+        : arenas(std::move(empty)), rolling(starts_rolling), fold_end(shape.kv_heads, 0) {
+      heads.reserve(shape.kv_heads);
+    }
+    layer_state(layer_state&&) = default;
+    layer_state& operator=(layer_state&&) = delete;  // would let the old arenas go before the old heads
+    ~layer_state() = default;
 
     std::size_t length() const noexcept { return heads.front().length(); }
-    float* key_row() noexcept { return row.data(); }
-    float* value_row(const model_shape& shape) noexcept { return row.data() + shape.key_size(); }
+    float* key_row() noexcept { return scratch.data(); }
+    float* value_row(const model_shape& shape) noexcept { return scratch.data() + shape.key_size(); }
 
+    std::unique_ptr<layer_arenas> arenas;  // before the heads, whose pages return to it
     std::vector<head_type> heads;
     bool rolling;
     std::vector<std::size_t> fold_end;  // scratch: where the folded rows of each head will end; 0: nothing leaves
-    std::vector<float> row;             // scratch: a key row and a value row
+    std::vector<float> scratch;         // a key row and a value row to append, or as many as are folded at a time
   };
+
+  /// Layers whose heads are make_head(layer, kv_head, arena); rolling as those `from` which they are copied, if any.
+  template <class MakeHead>
+  void make_layers(const Format& format, const layer_state* from, MakeHead&& make_head) {
+    const std::size_t page_bytes = head_rows<Format>::layout(format, shape().key_size(), shape().value_size()).bytes;
+    layers_.reserve(shape().layers);
+    for (std::size_t layer = 0; layer < shape().layers; ++layer) {
+      std::size_t local_heads = 0;
+      for (std::size_t head = 0; head < shape().kv_heads; ++head)
+        local_heads += plan_.role({layer, head}) == head_role::local;
+      layers_.emplace_back(
+          shape(), from != nullptr ? from[layer].rolling : when_ == when_to_compress::every_append,
+          std::make_unique<layer_arenas>(page_bytes, layer, shape().kv_heads - local_heads, local_heads));
+      layer_state& made = layers_.back();
+      for (std::size_t head = 0; head < shape().kv_heads; ++head)
+        made.heads.push_back(make_head(layer, head, made.arenas->of(plan_.role({layer, head}))));
+      made.scratch.resize(made.heads.front().scratch_rows() * (shape().key_size() + shape().value_size()));
+    }
+  }
+
+  const Format& format() const noexcept { return layers_.front().heads.front().format(); }
 
   layer_state& at(std::size_t layer) { return const_cast<layer_state&>(std::as_const(*this).at(layer)); }
   const layer_state& at(std::size_t layer) const {
@@ -195,26 +245,35 @@ class kv_cache {
   void prepare(layer_state& state, std::size_t layer, std::size_t tokens_seen, std::size_t length) {
     for (std::size_t head = 0; head < state.heads.size(); ++head) {
       state.fold_end[head] = tokens_seen == 0 ? 0 : fold_end({layer, head}, state.heads[head], tokens_seen);
-      state.heads[head].reserve(length, state.fold_end[head] != 0);
+      if (state.fold_end[head] != 0) state.heads[head].reserve_summary();
+    }
+    // A page for each head, then the next: what the heads keep in the end, old rows or new, lies side by side, and the
+    // chunks in between can go back.
+    for (std::size_t end = state.length(); end < length;) {
+      end = (std::min)(length, end + page_layout::rows);
+      for (head_type& head : state.heads) head.reserve(end);
     }
   }
 
-  /// D = max(0, N - S - W), and never less than before: rows [S, N - W) leave.
+  /// D = max(0, N - S - W), rounded down to whole blocks of the compensation, and never less than before: rows
+  /// [S, S + D) leave.
   std::size_t fold_end(head_id id, const head_type& head, std::size_t tokens_seen) const {
     if (plan_.role(id) == head_role::retrieval) return 0;
     const std::size_t window = (std::max)(std::size_t{1}, static_cast<std::size_t>(budget_.get()(id, tokens_seen)));
     if (tokens_seen <= plan_.sinks() || window >= tokens_seen - plan_.sinks()) return 0;
-    const std::size_t end = tokens_seen - window;
-    return end > head.kept_from() ? end : 0;
+    const std::size_t block = head.fold_rows();
+    const std::size_t left = (tokens_seen - plan_.sinks() - window) / block * block;
+    return left != 0 && plan_.sinks() + left > head.kept_from() ? plan_.sinks() + left : 0;
   }
 
   void fold(layer_state& state, std::size_t head) noexcept {
-    if (state.fold_end[head] != 0) state.heads[head].fold(plan_.sinks(), state.fold_end[head], state.row.data());
+    if (state.fold_end[head] != 0) state.heads[head].fold(plan_.sinks(), state.fold_end[head], state.scratch.data());
   }
 
   void fold(layer_state& state) noexcept {
     for (std::size_t head = 0; head < state.heads.size(); ++head) fold(state, head);
     state.rolling = when_ != when_to_compress::frozen;
+    state.arenas->local.trim();  // many pages have come back, and will not be needed again at once
   }
 
   static constexpr void require_policies() {

@@ -14,6 +14,7 @@ namespace headwise {
 //   | executor(count, task) | ignored | calls task(i) once for every i < count, in any order, on | no        |
 //   |                       |         | any thread; all have returned when it returns            |           |
 // task(i) never throws. The library's results do not depend on the order or on the number of threads, bit for bit.
+// Ours: serial and openmp (below), thread_pool (core/thread_pool.hpp).
 
 /// The do-nothing member of the family: one thread, in order.
 struct serial {

@@ -22,25 +22,55 @@ struct summary_logit {
 //   | C::summary                           | type          | copyable; one per head, made at first need   |           |
 //   | c.make_summary(key_size, value_size) | C::summary    | of no rows                                   | yes       |
 //   | c.fold(summary, key, value)          | void          | adds one row of float32; rows come in order  | no        |
+//   |   or instead, for blocks of rows:    |               |                                              |           |
+//   | c.fold(summary, keys, values, rows)  | void          | adds rows side by side: [rows x key_size]    | no        |
+//   |                                      |               | and [rows x value_size]                      |           |
+//   |   and beside it, optional:           |               |                                              |           |
+//   | c.fold_rows()                        | std::size_t   | rows come in whole blocks of so many (1 if   | no        |
+//   |                                      |               | absent; always the same), counted from the   |           |
+//   |                                      |               | first folded row; those of a block that is   |           |
+//   |                                      |               | not full yet are kept and attended exactly   |           |
 //   | c.folded(summary)                    | std::size_t   | rows the summary stands for; the others that | no        |
 //   |                                      |               | left the head count as dropped               |           |
 //   | c.bytes(summary)                     | std::size_t   | memory of the summary                        | no        |
 //   | c.evaluate(summary, query, params,   | summary_logit | the summary's weight, and the value it gives | no        |
 //   |            value_out)                |               | for a query that is scaled already;          |           |
 //   |                                      |               | called only when folded(summary) > 0         |           |
-// The result of folding must depend on the rows and their order alone.
+// The result of folding must depend on the rows and their order alone: how many whole blocks come in one call must not
+// change a bit.
 
 /// The do-nothing member: rows that leave are dropped.
 struct no_compensation {
   struct summary {};
   static summary make_summary(std::size_t, std::size_t) noexcept { return {}; }
-  static void fold(summary&, const float*, const float*) noexcept {}
+  static void fold(summary&, const float*, const float*, std::size_t) noexcept {}
   static constexpr std::size_t folded(const summary&) noexcept { return 0; }
   static constexpr std::size_t bytes(const summary&) noexcept { return 0; }
   static summary_logit evaluate(const summary&, const float*, const attention_params&, float*) noexcept { return {}; }
 };
 
 namespace detail {
+
+template <class C, class = void>
+struct folds_single_rows : std::false_type {};
+template <class C>
+struct folds_single_rows<
+    C, std::void_t<decltype(std::declval<const C&>().fold(std::declval<typename C::summary&>(),
+                                                          std::declval<const float*>(), std::declval<const float*>()))>>
+    : std::true_type {};
+
+template <class C, class = void>
+struct folds_blocks : std::false_type {};
+template <class C>
+struct folds_blocks<C, std::void_t<decltype(std::declval<const C&>().fold(
+                           std::declval<typename C::summary&>(), std::declval<const float*>(),
+                           std::declval<const float*>(), std::size_t{}))>> : std::true_type {};
+
+template <class C, class = void>
+struct names_fold_rows : std::false_type {};
+template <class C>
+struct names_fold_rows<C, std::void_t<decltype(static_cast<std::size_t>(std::declval<const C&>().fold_rows()))>>
+    : std::true_type {};
 
 template <class C, class = void>
 struct is_compensation : std::false_type {};
@@ -51,8 +81,6 @@ struct is_compensation<
     std::void_t<
         typename C::summary,
         decltype(typename C::summary(std::declval<const C&>().make_summary(std::size_t{}, std::size_t{}))),
-        decltype(std::declval<const C&>().fold(std::declval<typename C::summary&>(), std::declval<const float*>(),
-                                               std::declval<const float*>())),
         decltype(static_cast<std::size_t>(std::declval<const C&>().folded(std::declval<const typename C::summary&>()))),
         decltype(static_cast<std::size_t>(std::declval<const C&>().bytes(std::declval<const typename C::summary&>()))),
         // convertible, not constructible: in C++20 a plain float constructs one too
@@ -61,15 +89,42 @@ struct is_compensation<
                                       std::declval<const typename C::summary&>(), std::declval<const float*>(),
                                       std::declval<const attention_params&>(), std::declval<float*>())),
                                   summary_logit>>>>
-    : std::conjunction<std::is_copy_constructible<C>, std::is_copy_assignable<C>,
-                       std::is_copy_constructible<typename C::summary>, std::is_copy_assignable<typename C::summary>> {
-};
+    : std::conjunction<
+          std::disjunction<folds_blocks<C>, std::conjunction<folds_single_rows<C>, std::negation<names_fold_rows<C>>>>,
+          std::is_copy_constructible<C>, std::is_copy_assignable<C>, std::is_copy_constructible<typename C::summary>,
+          std::is_copy_assignable<typename C::summary>> {};
 
 template <class C>
 constexpr void require_compensation() {
   static_assert(is_compensation<C>::value,
-                "headwise: a compensation needs a copyable summary type and the const members make_summary, fold, "
-                "folded, bytes and evaluate of the table in policy/compensation.hpp");
+                "headwise: a compensation needs a copyable summary type and the const members make_summary, fold "
+                "(of a row or, where it has fold_rows, of a block of rows), folded, bytes and evaluate of the table in "
+                "policy/compensation.hpp");
+}
+
+/// Rows of a block, at least 1.
+template <class C>
+std::size_t fold_rows(const C& compensation) noexcept {
+  if constexpr (names_fold_rows<C>::value) {
+    const auto rows = static_cast<std::size_t>(compensation.fold_rows());
+    return rows != 0 ? rows : 1;
+  } else {
+    static_cast<void>(compensation);
+    return 1;
+  }
+}
+
+/// Folds whole blocks of rows, whichever way the compensation takes them.
+template <class C>
+void fold_into(const C& compensation, typename C::summary& summary, const float* keys, std::size_t key_size,
+               const float* values, std::size_t value_size, std::size_t rows) noexcept {
+  if constexpr (folds_blocks<C>::value) {
+    static_cast<void>(key_size), static_cast<void>(value_size);
+    compensation.fold(summary, keys, values, rows);
+  } else {
+    for (std::size_t row = 0; row < rows; ++row)
+      compensation.fold(summary, keys + row * key_size, values + row * value_size);
+  }
 }
 
 }  // namespace detail

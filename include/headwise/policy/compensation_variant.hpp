@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -16,28 +17,47 @@ namespace headwise {
 template <class... Compensations>
 class compensation_variant {
  public:
-  using summary = std::variant<std::pair<Compensations, typename Compensations::summary>...>;
+  template <class Compensation>
+  struct member {
+    Compensation compensation;
+    typename Compensation::summary summary;
+    std::size_t key_size;
+    std::size_t value_size;
+  };
+  using summary = std::variant<member<Compensations>...>;
 
   template <class Compensation>
   compensation_variant(Compensation compensation)  // NOLINT: a compensation is what it converts from
       : compensation_(std::move(compensation)) {}
 
   summary make_summary(std::size_t key_size, std::size_t value_size) const {
-    return std::visit([&](const auto& c) { return summary(std::pair(c, c.make_summary(key_size, value_size))); },
-                      compensation_);
+    return std::visit(
+        [&](const auto& c) {
+          using chosen = std::decay_t<decltype(c)>;
+          return summary(member<chosen>{c, c.make_summary(key_size, value_size), key_size, value_size});
+        },
+        compensation_);
   }
-  static void fold(summary& s, const float* key, const float* value) noexcept {
-    std::visit([&](auto& of) { of.first.fold(of.second, key, value); }, s);
+  std::size_t fold_rows() const noexcept {
+    return std::visit([](const auto& c) { return detail::fold_rows(c); }, compensation_);
+  }
+  static void fold(summary& s, const float* keys, const float* values, std::size_t rows) noexcept {
+    std::visit(
+        [&](auto& of) {
+          detail::fold_into(of.compensation, of.summary, keys, of.key_size, values, of.value_size, rows);
+        },
+        s);
   }
   static std::size_t folded(const summary& s) noexcept {
-    return std::visit([](const auto& of) { return of.first.folded(of.second); }, s);
+    return std::visit([](const auto& of) { return of.compensation.folded(of.summary); }, s);
   }
   static std::size_t bytes(const summary& s) noexcept {
-    return std::visit([](const auto& of) { return of.first.bytes(of.second); }, s);
+    return std::visit([](const auto& of) { return of.compensation.bytes(of.summary); }, s);
   }
   static summary_logit evaluate(const summary& s, const float* query, const attention_params& params,
                                 float* value_out) noexcept {
-    return std::visit([&](const auto& of) { return of.first.evaluate(of.second, query, params, value_out); }, s);
+    return std::visit([&](const auto& of) { return of.compensation.evaluate(of.summary, query, params, value_out); },
+                      s);
   }
 
  private:

@@ -16,7 +16,9 @@ struct mean_compensation {
   using summary = row_sums;
 
   static summary make_summary(std::size_t key_size, std::size_t value_size) { return {key_size, value_size}; }
-  static void fold(summary& sums, const float* key, const float* value) noexcept { sums.add(key, value); }
+  static void fold(summary& sums, const float* keys, const float* values, std::size_t rows) noexcept {
+    sums.add(keys, values, rows);
+  }
   static std::size_t folded(const summary& sums) noexcept { return sums.count(); }
   static std::size_t bytes(const summary& sums) noexcept { return sums.bytes(); }
 

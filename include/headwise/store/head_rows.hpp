@@ -3,27 +3,55 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
+#include <cstring>
 #include <vector>
 
-#include "headwise/core/aligned_memory.hpp"
 #include "headwise/element/format.hpp"
 #include "headwise/fwd.hpp"
+#include "headwise/store/page_arena.hpp"
+#include "headwise/store/page_layout.hpp"
 #include "headwise/store/run.hpp"
 
 namespace headwise {
 
 /// The key and value rows of one KV head: those of tokens 0..length()-1 less one gap of rows that have left. Rows lie
-/// in pages of 64, aligned to the token's position, so a window that grows or slides never moves a row, and a page is
-/// freed as soon as its last row has left. A regular value; a copy owns its pages.
+/// in pages of 64, aligned to the token's position, so a window that grows or slides never moves a row, and a page goes
+/// back to its arena as soon as its last row has left. Movable; a copy takes its own pages, from an arena of one's
+/// choice, which outlives it.
 template <class Format>
 class head_rows {
  public:
-  static constexpr std::size_t page_rows = 64;
+  static constexpr std::size_t page_rows = page_layout::rows;
 
-  head_rows(const Format& format, std::size_t key_size, std::size_t value_size) noexcept
-      : format_(format), key_size_(key_size), value_size_(value_size) {
+  head_rows(const Format& format, std::size_t key_size, std::size_t value_size, page_arena& arena) noexcept
+      : format_(format),
+        key_size_(key_size),
+        value_size_(value_size),
+        layout_(layout(format, key_size, value_size)),
+        arena_(&arena) {
     detail::require_format<Format>();
+  }
+  head_rows(const head_rows& other, page_arena& arena)
+      : head_rows(other.format_, other.key_size_, other.value_size_, arena) {
+    pages_.reserve(other.pages_.size());
+    for (const page_arena::page& page : other.pages_) {
+      pages_.push_back(arena_->take());
+      std::memcpy(pages_.back().data(), page.data(), layout_.value_offset + page_rows * layout_.value_bytes);
+    }
+    length_ = other.length_;
+    gap_begin_ = other.gap_begin_;
+    gap_end_ = other.gap_end_;
+    pages_missing_ = other.pages_missing_;
+  }
+  head_rows(const head_rows&) = delete;
+  head_rows(head_rows&&) = default;
+  head_rows& operator=(const head_rows&) = delete;
+  head_rows& operator=(head_rows&&) = default;
+  ~head_rows() = default;
+
+  /// How its arena's pages look.
+  static page_layout layout(const Format& format, std::size_t key_size, std::size_t value_size) noexcept {
+    return page_layout(format.bytes(key_size), format.bytes(value_size));
   }
 
   std::size_t length() const noexcept { return length_; }              ///< tokens seen
@@ -35,15 +63,15 @@ class head_rows {
   }
 
   const Format& format() const noexcept { return format_; }
-  std::size_t key_bytes() const noexcept { return format_.bytes(key_size_); }
-  std::size_t value_bytes() const noexcept { return format_.bytes(value_size_); }
+  std::size_t key_bytes() const noexcept { return layout_.key_bytes; }
+  std::size_t value_bytes() const noexcept { return layout_.value_bytes; }
   std::size_t row_bytes() const noexcept { return kept() * (key_bytes() + value_bytes()); }
-  /// Bytes of pages that no kept row uses.
-  std::size_t slack_bytes() const noexcept { return pages_.size() * page_bytes() - row_bytes(); }
+  /// Bytes of the rows of its pages that are not kept.
+  std::size_t slack_bytes() const noexcept { return pages_.size() * layout_.row_bytes() - row_bytes(); }
 
   /// Makes room for rows up to `length`. May throw std::bad_alloc; then only spare pages have been added.
   void reserve(std::size_t length) {
-    while (page_end() * page_rows < length) pages_.emplace_back(page_bytes());
+    while (page_end() * page_rows < length) pages_.push_back(arena_->take());
   }
 
   /// Appends a row of key_size and of value_size float32; room for it has been reserved.
@@ -54,8 +82,9 @@ class head_rows {
   }
 
   std::size_t runs() const noexcept {
+    const std::size_t before_gap = pages_in(gap_begin_);
     if (gap_begin_ == gap_end_) return pages_in(length_);
-    return pages_in(gap_begin_) + pages_in(length_) - gap_end_ / page_rows;
+    return gap_end_ == length_ ? before_gap : before_gap + pages_in(length_) - gap_end_ / page_rows;
   }
 
   /// The i-th run, in the order of position.
@@ -91,35 +120,29 @@ class head_rows {
 
  private:
   static std::size_t pages_in(std::size_t rows) noexcept { return (rows + page_rows - 1) / page_rows; }
-  /// Keys of all rows first, then values: a kernel streams through each.
-  std::size_t page_bytes() const noexcept { return page_rows * (key_bytes() + value_bytes()); }
   std::size_t page_end() const noexcept { return pages_.size() + pages_missing_; }
 
-  const std::byte* page_of(std::size_t position) const noexcept {
+  std::byte* page_of(std::size_t position) const noexcept {
     const std::size_t page = position / page_rows;
     return pages_[position < gap_begin_ || pages_missing_ == 0 ? page : page - pages_missing_].data();
   }
-  const std::byte* key_at(std::size_t position) const noexcept {
-    return page_of(position) + position % page_rows * key_bytes();
+  std::byte* key_at(std::size_t position) const noexcept {
+    return page_of(position) + position % page_rows * layout_.key_bytes;
   }
-  const std::byte* value_at(std::size_t position) const noexcept {
-    return page_of(position) + page_rows * key_bytes() + position % page_rows * value_bytes();
-  }
-  std::byte* key_at(std::size_t position) noexcept {
-    return const_cast<std::byte*>(std::as_const(*this).key_at(position));
-  }
-  std::byte* value_at(std::size_t position) noexcept {
-    return const_cast<std::byte*>(std::as_const(*this).value_at(position));
+  std::byte* value_at(std::size_t position) const noexcept {
+    return page_of(position) + layout_.value_offset + position % page_rows * layout_.value_bytes;
   }
 
   Format format_;
   std::size_t key_size_;
   std::size_t value_size_;
+  page_layout layout_;
+  page_arena* arena_;
   std::size_t length_ = 0;
   std::size_t gap_begin_ = 0;  // rows [gap_begin_, gap_end_) have left
   std::size_t gap_end_ = 0;
   std::size_t pages_missing_ = 0;  // pages freed inside the gap; they would be numbered pages_in(gap_begin_) on
-  std::vector<aligned_memory> pages_;
+  std::vector<page_arena::page> pages_;
 };
 
 }  // namespace headwise

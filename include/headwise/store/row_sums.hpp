@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -13,32 +14,60 @@ class row_sums {
  public:
   row_sums(std::size_t key_size, std::size_t value_size) : keys_(key_size), values_(value_size) {}
 
-  std::size_t count() const noexcept { return count_; }
-  std::size_t key_size() const noexcept { return keys_.size(); }
-  std::size_t value_size() const noexcept { return values_.size(); }
-  std::size_t bytes() const noexcept { return (keys_.size() + values_.size()) * sizeof(double) + sizeof count_; }
-
-  void add(const float* key, const float* value) noexcept {
-    for (std::size_t i = 0; i < keys_.size(); ++i) keys_[i] += static_cast<double>(key[i]);
-    for (std::size_t i = 0; i < values_.size(); ++i) values_[i] += static_cast<double>(value[i]);
-    ++count_;
+  std::size_t count() const noexcept { return values_.count; }
+  std::size_t key_size() const noexcept { return keys_.sums.size(); }
+  std::size_t value_size() const noexcept { return values_.sums.size(); }
+  std::size_t bytes() const noexcept {
+    return (key_size() + value_size()) * sizeof(double) + sizeof keys_.count + sizeof values_.count;
   }
 
+  /// Rows side by side: keys [rows x key_size], values [rows x value_size].
+  void add(const float* keys, const float* values, std::size_t rows = 1) noexcept {
+    add_keys(keys, rows);
+    add_values(values, rows);
+  }
+  /// The same in two steps, for one who needs a mean in between.
+  void add_keys(const float* keys, std::size_t rows) noexcept { keys_.add(keys, rows); }
+  void add_values(const float* values, std::size_t rows) noexcept { values_.add(values, rows); }
+
   /// Element i of the mean key (k_hat) and of the mean value (v_hat); count() > 0.
-  double mean_key(std::size_t i) const noexcept { return keys_[i] / static_cast<double>(count_); }
-  double mean_value(std::size_t i) const noexcept { return values_[i] / static_cast<double>(count_); }
+  double mean_key(std::size_t i) const noexcept { return keys_.sums[i] / static_cast<double>(keys_.count); }
+  double mean_value(std::size_t i) const noexcept { return values_.sums[i] / static_cast<double>(values_.count); }
 
   /// query . k_hat
   float mean_logit(const float* query) const noexcept {
     double sum = 0.0;
-    for (std::size_t i = 0; i < keys_.size(); ++i) sum += static_cast<double>(query[i]) * keys_[i];
-    return static_cast<float>(sum / static_cast<double>(count_));
+    for (std::size_t i = 0; i < key_size(); ++i) sum += static_cast<double>(query[i]) * keys_.sums[i];
+    return static_cast<float>(sum / static_cast<double>(keys_.count));
   }
 
  private:
-  std::vector<double> keys_;
-  std::vector<double> values_;
-  std::size_t count_ = 0;
+  struct columns {
+    explicit columns(std::size_t size) : sums(size) {}
+
+    void add(const float* rows, std::size_t n) noexcept {
+      constexpr std::size_t lanes = 16;  // sums that stay in registers while the rows go by
+      std::size_t i = 0;
+      for (; i + lanes <= sums.size(); i += lanes) add_lanes<lanes>(i, rows, n);
+      for (; i < sums.size(); ++i) add_lanes<1>(i, rows, n);
+      count += n;
+    }
+    template <std::size_t Lanes>
+    void add_lanes(std::size_t first, const float* rows, std::size_t n) noexcept {
+      double sum[Lanes];
+      std::copy_n(sums.data() + first, Lanes, sum);
+      for (std::size_t row = 0; row < n; ++row)
+        for (std::size_t lane = 0; lane < Lanes; ++lane)
+          sum[lane] += static_cast<double>(rows[row * sums.size() + first + lane]);
+      std::copy_n(sum, Lanes, sums.data() + first);
+    }
+
+    std::vector<double> sums;
+    std::size_t count = 0;
+  };
+
+  columns keys_;
+  columns values_;
 };
 
 }  // namespace headwise
