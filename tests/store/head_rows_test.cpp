@@ -56,11 +56,16 @@ struct rows_and_lists {
         << "value " << position;
   }
 
+  void append(const std::vector<float>& row) {
+    std::vector<float> scratch(key_size + value_size);
+    rows.append(headwise::packed_rows(row.data(), 1, 1, key_size),
+                headwise::packed_rows(row.data() + key_size, 1, 1, value_size), 0, 0, scratch.data());
+  }
   void append(std::size_t tokens) {
     rows.reserve(rows.length() + tokens);
     for (std::size_t i = 0; i < tokens; ++i) {
       const std::vector<float> row = row_of(rows.length());
-      rows.append(row.data(), row.data() + key_size);
+      append(row);
     }
     lists.append(tokens);
   }
@@ -209,7 +214,7 @@ TYPED_TEST(head_rows, all_rows_may_leave) {
       for (std::size_t i = 0; i < test.rows.runs(); ++i) test.expect_run(test.rows.run_at(i));
       const std::vector<float> row = test.row_of(length);
       test.rows.reserve(length + 1);
-      test.rows.append(row.data(), row.data() + key_size);
+      test.append(row);
       ASSERT_EQ(test.rows.runs(), sinks == 0 ? 1U : 2U);
       EXPECT_EQ(test.rows.run_at(test.rows.runs() - 1).position, length);
       EXPECT_EQ(test.rows.run_at(test.rows.runs() - 1).rows, 1U);

@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "headwise/core/attention_params.hpp"
+#include "headwise/core/token_view.hpp"
+#include "headwise/kernel/kernel.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/store/head_rows.hpp"
 
@@ -65,7 +67,9 @@ class head_cache {
   void reserve_summary() {
     if (!summary_) summary_.emplace(compensation_.make_summary(key_size_, value_size_));
   }
-  void append(const float* key, const float* value) noexcept { rows_.append(key, value); }
+  void append(const token_view& k, const token_view& v, std::size_t token, std::size_t head, float* scratch) noexcept {
+    rows_.append(k, v, token, head, scratch);
+  }
 
   /// Rows that leave together (policy/compensation.hpp).
   std::size_t fold_rows() const noexcept { return detail::fold_rows(compensation_); }
@@ -75,6 +79,7 @@ class head_cache {
   /// Folds the rows at positions [begin, end), less those that have left already: whole blocks. `scratch` holds
   /// scratch_rows() key rows and as many value rows.
   void fold(std::size_t begin, std::size_t end, float* scratch) noexcept {
+    const kernel::functions& kernels = kernel::fastest();
     const std::size_t most = scratch_rows();
     float* const keys = scratch;
     float* const values = scratch + most * key_size_;
@@ -86,8 +91,10 @@ class head_cache {
     rows_.leave(begin, end, [&](const run& leaving) {
       for (std::size_t first = 0, count = 0; first < leaving.rows; first += count) {
         count = (std::min)(leaving.rows - first, most - rows);
-        format().decode(leaving.keys + first * rows_.key_bytes(), keys + rows * key_size_, count * key_size_);
-        format().decode(leaving.values + first * rows_.value_bytes(), values + rows * value_size_, count * value_size_);
+        kernel::decode(kernels, format(), leaving.keys + first * rows_.key_bytes(), keys + rows * key_size_,
+                       count * key_size_);
+        kernel::decode(kernels, format(), leaving.values + first * rows_.value_bytes(), values + rows * value_size_,
+                       count * value_size_);
         rows += count;
         if (rows == most) fold_decoded();
       }

@@ -93,11 +93,8 @@ class kv_cache {
     prepare(state, layer, state.rolling ? (alone ? length : old_length) : 0, length);
     for (std::size_t head = 0; head < state.heads.size(); ++head) {
       if (!alone) fold(state, head);
-      for (std::size_t token = 0; token < k.tokens; ++token) {
-        kernel::read_row(kernel::fastest(), k, token, head, state.key_row());
-        kernel::read_row(kernel::fastest(), v, token, head, state.value_row(shape()));
-        state.heads[head].append(state.key_row(), state.value_row(shape()));
-      }
+      for (std::size_t token = 0; token < k.tokens; ++token)
+        state.heads[head].append(k, v, token, head, state.scratch.data());
       if (alone) fold(state, head);
     }
   }
@@ -203,8 +200,6 @@ class kv_cache {
     ~layer_state() = default;
 
     std::size_t length() const noexcept { return heads.front().length(); }
-    float* key_row() noexcept { return scratch.data(); }
-    float* value_row(const model_shape& shape) noexcept { return scratch.data() + shape.key_size(); }
 
     std::unique_ptr<layer_arenas> arenas;  // before the heads, whose pages return to it
     std::vector<head_type> heads;

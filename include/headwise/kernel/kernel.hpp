@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "headwise/config.hpp"
 #include "headwise/core/token_view.hpp"
@@ -53,15 +54,42 @@ inline const functions& for_sizes(std::size_t key_size, std::size_t value_size) 
   return key_size % best.size_unit == 0 && value_size % best.size_unit == 0 ? best : reference::table();
 }
 
+/// Where a row of a caller's view begins.
+inline const std::byte* element_at(const token_view& view, std::size_t token, std::size_t head) noexcept {
+  const std::size_t element = view.type == element_type::f32 ? sizeof(float) : sizeof(std::uint16_t);
+  const std::size_t offset = token * view.token_stride + head * view.head_stride;
+  return static_cast<const std::byte*>(view.data) + offset * element;
+}
+
 /// One row of a caller's view as float32: view.dim elements.
 inline void read_row(const functions& kernels, const token_view& view, std::size_t token, std::size_t head,
                      float* row) noexcept {
-  const std::size_t element = view.type == element_type::f32 ? sizeof(float) : sizeof(std::uint16_t);
-  const std::size_t offset = token * view.token_stride + head * view.head_stride;
-  kernels.widen(view.type, static_cast<const std::byte*>(view.data) + offset * element, row, view.dim);
+  kernels.widen(view.type, element_at(view, token, head), row, view.dim);
 }
 
-/// Rows of any format as float32, and back.
+/// Stores that row in a format. A type that rows have already is copied bit by bit. `scratch`: view.dim float32.
+template <class Format>
+void store_row(const functions& kernels, const token_view& view, std::size_t token, std::size_t head,
+               const Format& format, std::byte* row, float* scratch) {
+  const auto type = headwise::detail::type_of(format);
+  if (type == view.type) {
+    std::memcpy(row, element_at(view, token, head), format.bytes(view.dim));
+  } else if (view.type == element_type::f32) {
+    const auto* const floats = reinterpret_cast<const float*>(element_at(view, token, head));
+    if (type)
+      kernels.narrow(*type, floats, row, view.dim);
+    else
+      format.encode(floats, row, view.dim);
+  } else {
+    read_row(kernels, view, token, head, scratch);
+    if (type)
+      kernels.narrow(*type, scratch, row, view.dim);
+    else
+      format.encode(scratch, row, view.dim);
+  }
+}
+
+/// Rows of any format as float32.
 template <class Format>
 void decode(const functions& kernels, const Format& format, const std::byte* rows, float* floats, std::size_t count) {
   if (const auto type = headwise::detail::type_of(format))
@@ -69,14 +97,6 @@ void decode(const functions& kernels, const Format& format, const std::byte* row
   else
     format.decode(rows, floats, count);
 }
-template <class Format>
-void encode(const functions& kernels, const Format& format, const float* floats, std::byte* rows, std::size_t count) {
-  if (const auto type = headwise::detail::type_of(format))
-    kernels.narrow(*type, floats, rows, count);
-  else
-    format.encode(floats, rows, count);
-}
-
 /// Floats that attend_runs needs.
 inline std::size_t scratch_floats(const functions& kernels, std::size_t queries, std::size_t key_size,
                                   std::size_t value_size) noexcept {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "headwise/kernel/product.hpp"
+#include "headwise/kernel/kernel.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/store/row_sums.hpp"
@@ -42,40 +42,47 @@ struct moment_compensation {
       sums_.add_values(values, rows);
 
       constexpr std::size_t tile = 64;
-      float key_steps[block * tile];    // [row][key]
-      float value_steps[tile * block];  // [value][row]
-      for (std::size_t v = 0; v < value_size; v += tile) {
-        const std::size_t tile_values = (std::min)(tile, value_size - v);
-        for (std::size_t i = 0; i < tile_values; ++i) {
-          const double mean = sums_.mean_value(v + i);
-          for (std::size_t row = 0; row < rows; ++row)
-            value_steps[i * block + row] = step(values[row * value_size + v + i], mean);
-        }
-        for (std::size_t k = 0; k < key_size; k += tile) {
-          const std::size_t tile_keys = (std::min)(tile, key_size - k);
-          double mean[tile];
-          for (std::size_t j = 0; j < tile_keys; ++j) mean[j] = sums_.mean_key(k + j);
-          for (std::size_t row = 0; row < rows; ++row)
-            for (std::size_t j = 0; j < tile_keys; ++j)
-              key_steps[row * tile + j] = step(keys[row * key_size + k + j], mean[j]);
-          kernel::add_product(tile_values, tile_keys, rows, value_steps, block, key_steps, tile,
-                              co_moment_.data() + v * key_size + k, key_size);
+      float key_steps[block * tile];  // [row][element]
+      float value_steps[block * tile];
+      const kernel::functions& kernels = kernel::fastest();
+      for (std::size_t k = 0; k < key_size; k += tile) {
+        const std::size_t tile_keys = (std::min)(tile, key_size - k);
+        steps<tile>(
+            keys + k, key_size, rows, tile_keys, [&](std::size_t j) { return sums_.mean_key(k + j); }, key_steps);
+        for (std::size_t v = 0; v < value_size; v += tile) {
+          const std::size_t tile_values = (std::min)(tile, value_size - v);
+          steps<tile>(
+              values + v, value_size, rows, tile_values, [&](std::size_t j) { return sums_.mean_value(v + j); },
+              value_steps);
+          kernels.add_product(tile_keys, tile_values, rows, key_steps, 1, tile, value_steps, tile,
+                              co_moment_.data() + k * value_size + v, value_size);
         }
       }
       if (!first) sums_.add_keys(keys, rows);
     }
 
-    /// (C_vk q)_i
-    float covariance_times(const float* query, std::size_t i) const noexcept {
-      const std::size_t keys = sums_.key_size();
-      return kernel::dot(co_moment_.data() + i * keys, query, keys) / static_cast<float>(sums_.count());
+    /// C_vk q, to value_size floats.
+    void covariance_times(const float* query, float* out) const noexcept {
+      const std::size_t values = sums_.value_size();
+      std::fill_n(out, values, 0.0F);
+      kernel::fastest().add_product(1, values, sums_.key_size(), query, 0, 1, co_moment_.data(), values, out, values);
+      const float share = 1.0F / static_cast<float>(sums_.count());
+      for (std::size_t i = 0; i < values; ++i) out[i] *= share;
     }
 
    private:
-    static float step(float x, double mean) noexcept { return static_cast<float>(static_cast<double>(x) - mean); }
+    template <std::size_t Tile, class MeanAt>
+    static void steps(const float* rows, std::size_t stride, std::size_t count, std::size_t size, MeanAt&& mean_at,
+                      float* out) noexcept {
+      double mean[Tile];
+      for (std::size_t j = 0; j < size; ++j) mean[j] = mean_at(j);
+      for (std::size_t row = 0; row < count; ++row)
+        for (std::size_t j = 0; j < size; ++j)
+          out[row * Tile + j] = static_cast<float>(static_cast<double>(rows[row * stride + j]) - mean[j]);
+    }
 
     row_sums sums_;
-    std::vector<float> co_moment_;  // [value_size x key_size], D C_vk
+    std::vector<float> co_moment_;  // [key_size x value_size], D C_vk transposed
   };
 
   static summary make_summary(std::size_t key_size, std::size_t value_size) { return {key_size, value_size}; }
@@ -94,8 +101,9 @@ struct moment_compensation {
     // A capped logit moves less than the query does: d cap(x) / dx = 1 - (cap(x) / softcap)^2.
     const float capped = params.softcap > 0.0F ? params.capped(mean.mean_logit) / params.softcap : 0.0F;
     const float slope = 1.0F - capped * capped;
+    moments.covariance_times(query, value_out);
     for (std::size_t i = 0; i < moments.sums().value_size(); ++i)
-      value_out[i] = static_cast<float>(moments.sums().mean_value(i)) + slope * moments.covariance_times(query, i);
+      value_out[i] = static_cast<float>(moments.sums().mean_value(i)) + slope * value_out[i];
     return mean;
   }
 };

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <vector>
 
+#include "headwise/core/token_view.hpp"
 #include "headwise/element/format.hpp"
 #include "headwise/fwd.hpp"
+#include "headwise/kernel/kernel.hpp"
 #include "headwise/store/page_arena.hpp"
 #include "headwise/store/page_layout.hpp"
 #include "headwise/store/run.hpp"
@@ -74,10 +76,12 @@ class head_rows {
     while (page_end() * page_rows < length) pages_.push_back(arena_->take());
   }
 
-  /// Appends a row of key_size and of value_size float32; room for it has been reserved.
-  void append(const float* key, const float* value) noexcept {
-    format_.encode(key, key_at(length_), key_size_);
-    format_.encode(value, value_at(length_), value_size_);
+  /// Appends the rows of a token and KV head; room for them has been reserved. `scratch` holds the larger of them as
+  /// float32.
+  void append(const token_view& k, const token_view& v, std::size_t token, std::size_t head, float* scratch) noexcept {
+    const kernel::functions& kernels = kernel::fastest();
+    kernel::store_row(kernels, k, token, head, format_, key_at(length_), scratch);
+    kernel::store_row(kernels, v, token, head, format_, value_at(length_), scratch);
     ++length_;
   }
 
