@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "anchors/layers.hpp"
@@ -57,20 +58,21 @@ class contest {
   /// The other engine over `cache`, in both ways.
   template <class Cache>
   void add_anchors(const Cache& cache, std::size_t layers, const std::vector<float>& q) {
-    if (anchor::name().empty()) return;
+    using format = std::decay_t<decltype(cache.head(0, 0).format())>;
     for (const auto how : {anchor::path::flash, anchor::path::plain})
-      anchors_[static_cast<std::size_t>(how)].push_back(
-          std::make_unique<anchor_steps>(how, cache, layers, what_.of, q.data(), 1, what_.threads));
+      if (anchor::supports(how, element_of<format>()))
+        anchors_[static_cast<std::size_t>(how)].push_back(
+            std::make_unique<anchor_steps>(how, cache, layers, what_.of, q.data(), 1, what_.threads));
   }
 
   /// Runs the rounds and reports what they say about contender `ours`, whose step costs `cost`.
   void run(benchmark::State& state, std::size_t ours, const step_cost& cost) {
-    std::vector<std::size_t> others;
-    for (auto& of_path : anchors_)
-      if (!of_path.empty())
-        others.push_back(turns_.add([&of_path](std::size_t i) {
-          for (auto& sequence : of_path) sequence->step(i);
-        }));
+    std::size_t other[2] = {ours, ours};
+    for (std::size_t path = 0; path < 2; ++path)
+      if (!anchors_[path].empty())
+        other[path] = turns_.add([this, path](std::size_t i) {
+          for (auto& sequence : anchors_[path]) sequence->step(i);
+        });
     for (auto _ : state) {
       for (int round = 0; round < what_.rounds; ++round) turns_.run_one();
       state.SetIterationTime(turns_.median_seconds(ours));
@@ -85,10 +87,8 @@ class contest {
     state.counters["read"] =
         inverse(turns_.median_of(ours, [&](std::size_t r) { return cost.bytes / limits_[r].read; }));
     state.counters["roof"] = inverse(turns_.median_of(ours, [&](std::size_t r) { return cost.seconds(limits_[r]); }));
-    if (others.size() == 2) {
-      state.counters["flash"] = turns_.ratio(others[0], ours);
-      state.counters["plain"] = turns_.ratio(others[1], ours);
-    }
+    if (!anchors_[0].empty()) state.counters["flash"] = turns_.ratio(other[0], ours);
+    if (!anchors_[1].empty()) state.counters["plain"] = turns_.ratio(other[1], ours);
   }
 
   /// What flash attention wrote for the first layer of the first sequence, and head 0 on.

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "anchors/gemm.hpp"
@@ -62,8 +63,9 @@ class contest {
   }
 
   void run(benchmark::State& state, std::size_t ours, const step_cost& cost) {
-    std::vector<std::size_t> others;
-    for (auto& anchor : anchors) others.push_back(turns.add([&anchor](std::size_t i) { anchor->step(i); }));
+    std::size_t other[2] = {ours, ours};
+    for (std::size_t path = 0; path < 2; ++path)
+      if (anchors_[path]) other[path] = turns.add([this, path](std::size_t i) { anchors_[path]->step(i); });
     for (auto _ : state) {
       for (int round = 0; round < what_.rounds; ++round) turns.run_one();
       state.SetIterationTime(turns.median_seconds(ours));
@@ -76,19 +78,28 @@ class contest {
       state.counters["eigen"] = median(gemm) / giga;
       state.counters["gemm"] = 1.0 / turns.median_of(ours, [&](std::size_t r) { return flops / gemm[r]; });
     }
-    if (!others.empty()) state.counters["flash"] = turns.ratio(others[0], ours);
-    if (others.size() > 1) state.counters["plain"] = turns.ratio(others[1], ours);
+    if (anchors_[0]) state.counters["flash"] = turns.ratio(other[0], ours);
+    if (anchors_[1]) state.counters["plain"] = turns.ratio(other[1], ours);
+  }
+
+  /// The other engine, one way, over `layers` layers of `cache`.
+  template <class Cache>
+  void add_anchor(anchor::path how, const Cache& cache, std::size_t layers, const std::vector<float>& q) {
+    using format = std::decay_t<decltype(cache.head(0, 0).format())>;
+    if (anchor::supports(how, element_of<format>()))
+      anchors_[static_cast<std::size_t>(how)] =
+          std::make_unique<anchor_steps>(how, cache, layers, what_.of, q.data(), what_.queries, 1);
   }
 
   rounds turns;
   std::vector<roofline> limits;
   std::vector<double> gemm;
-  std::vector<std::unique_ptr<anchor_steps>> anchors;
 
  private:
   config what_;
   roofline_probe probe_;
   gemm_probe gemm_;
+  std::unique_ptr<anchor_steps> anchors_[2];
 };
 
 template <class Cache>
@@ -112,9 +123,7 @@ void chunk(benchmark::State& state, const config& what, before how) {
   contest all(what, cache.length());
   attend_steps<bench_cache<Format>> attention(cache, what.of, q, what.queries, 1);
   const std::size_t ours = all.turns.add([&](std::size_t i) { attention.step(i); });
-  if (!anchor::name().empty() && how != before::compressed)
-    all.anchors.push_back(
-        std::make_unique<anchor_steps>(anchor::path::flash, cache, 1, what.of, q.data(), what.queries, 1));
+  if (how != before::compressed) all.add_anchor(anchor::path::flash, cache, 1, q);
   all.run(state, ours, prefill_cost(cache, what.of, what.queries));
   report_error(state, cache, what, source, q, attention.out());
 }
@@ -131,9 +140,8 @@ void few(benchmark::State& state, const config& what) {
   attend_steps<bench_cache<Format>> single(cache, what.of, one, 1, 1);
   const std::size_t ours = all.turns.add([&](std::size_t i) { attention.step(i); });
   const std::size_t one_query = all.turns.add([&](std::size_t i) { single.step(i); });
-  if (!anchor::name().empty())
-    for (const auto how : {anchor::path::flash, anchor::path::plain})
-      all.anchors.push_back(std::make_unique<anchor_steps>(how, cache, layers, what.of, q.data(), what.queries, 1));
+  all.add_anchor(anchor::path::flash, cache, layers, q);
+  all.add_anchor(anchor::path::plain, cache, layers, q);
   const step_cost cost = prefill_cost(cache, what.of, what.queries);
   all.run(state, ours, cost);
   const double times = all.turns.ratio(ours, one_query);

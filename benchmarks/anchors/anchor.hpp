@@ -29,6 +29,8 @@ struct call {
 /// Whose attention this is, or "" where there is none; and the instruction sets it was built for.
 std::string name();
 std::string flags();
+/// Whether it can do it at all.
+bool supports(path how, element type);
 /// Rows of a head, padding included, that a layer needs: some kernels want a multiple, and get a mask.
 std::size_t padded_rows(std::size_t rows);
 

@@ -19,7 +19,7 @@ namespace {
 
 #if defined(GGML_FLASH_ATTN_EXT_IQK_DISABLED)  // only ik_llama.cpp has it
 constexpr const char* engine = "ik_llama.cpp";
-constexpr std::size_t row_padding = 32;  // its fast path takes nothing else
+constexpr std::size_t row_padding = 64;  // its fast path takes multiples of 32, and overruns its work memory at 32
 constexpr std::size_t query_padding = GGML_KQ_MASK_PAD;
 #else
 constexpr const char* engine = "llama.cpp (ggml)";
@@ -58,6 +58,14 @@ std::string flags() {
   add("avx512_bf16", ggml_cpu_has_avx512_bf16());
   add("neon", ggml_cpu_has_neon());
   return text.empty() ? "no vector unit: this is no native build" : text;
+}
+
+bool supports([[maybe_unused]] path how, [[maybe_unused]] element type) {
+#if defined(GGML_FLASH_ATTN_EXT_IQK_DISABLED)
+  return how != path::flash || type != element::f32;  // it aborts
+#else
+  return true;
+#endif
 }
 
 std::size_t padded_rows(std::size_t rows) { return pad(rows, row_padding); }

@@ -8,6 +8,7 @@ struct attention::state {};
 
 std::string name() { return {}; }
 std::string flags() { return {}; }
+bool supports(path, element) { return false; }
 std::size_t padded_rows(std::size_t rows) { return rows; }
 attention::attention(path, const call&) {}
 attention::~attention() = default;
