@@ -10,7 +10,9 @@
 
 #include "headwise/headwise.hpp"
 #include "roofline.hpp"
+#include "rounds.hpp"
 #include "rows.hpp"
+#include "touched_memory.hpp"
 
 // The caches that decode and prefill read, and what a step over them costs at least.
 

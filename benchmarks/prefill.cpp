@@ -11,7 +11,8 @@
 //   flash, plain time of the other engine's attention over ours (plain: few queries only)
 //   roof         share: max(read time, multiply-add time) over the time taken
 //   t1           few: time over that of one query; limit: over max(time of one query, gemm's time); each: t1 / queries
-//   error        of the last query's group against float64 attention over the stored rows, rms, relative
+//   error        of the last query's group against float64 attention over the stored rows, rms, relative; flash_err:
+//                the other engine's
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -91,6 +92,13 @@ class contest {
           std::make_unique<anchor_steps>(how, cache, layers, what_.of, q.data(), what_.queries, 1);
   }
 
+  /// What flash attention wrote for the first layer.
+  const float* flash_out() {
+    if (!anchors_[0]) return nullptr;
+    anchors_[0]->step(0);
+    return anchors_[0]->out();
+  }
+
   rounds turns;
   std::vector<roofline> limits;
   std::vector<double> gemm;
@@ -104,9 +112,13 @@ class contest {
 
 template <class Cache>
 void report_error(benchmark::State& state, const Cache& cache, const config& what, const row_source& source,
-                  const std::vector<float>& q, const float* out) {
+                  const std::vector<float>& q, const float* out, const float* flash_out) {
   const std::size_t last = (what.queries - 1) * what.of.query_heads() * what.of.dim;
-  state.counters["error"] = error_of(cache.head(0, 0), 0, 0, what.of, source, q.data() + last, out + last).stored;
+  const auto error = [&](const float* found) {
+    return error_of(cache.head(0, 0), 0, 0, what.of, source, q.data() + last, found + last).stored;
+  };
+  state.counters["error"] = error(out);
+  if (flash_out != nullptr) state.counters["flash_err"] = error(flash_out);
 }
 
 enum class before { nothing, full, compressed };
@@ -125,7 +137,7 @@ void chunk(benchmark::State& state, const config& what, before how) {
   const std::size_t ours = all.turns.add([&](std::size_t i) { attention.step(i); });
   if (how != before::compressed) all.add_anchor(anchor::path::flash, cache, 1, q);
   all.run(state, ours, prefill_cost(cache, what.of, what.queries));
-  report_error(state, cache, what, source, q, attention.out());
+  report_error(state, cache, what, source, q, attention.out(), all.flash_out());
 }
 
 template <class Format>
@@ -152,7 +164,7 @@ void few(benchmark::State& state, const config& what) {
       return (std::max)(all.turns.seconds(one_query)[r], 2.0 * cost.fmas / all.gemm[r]);
     });
   attention.step(0);
-  report_error(state, cache, what, source, q, attention.out());
+  report_error(state, cache, what, source, q, attention.out(), all.flash_out());
 }
 
 template <class Format>

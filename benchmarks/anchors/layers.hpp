@@ -9,8 +9,8 @@
 
 #include "anchors/anchor.hpp"
 #include "headwise/headwise.hpp"
-#include "roofline.hpp"
 #include "rows.hpp"
+#include "touched_memory.hpp"
 
 namespace bench {
 
