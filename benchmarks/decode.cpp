@@ -304,7 +304,7 @@ void add_format(const options& chosen, const geometry& of, std::size_t tokens, s
   add_kind("full", tokens == 16384 ? other : usual && (tokens == 64 || tokens == 65536), full<Format>);
   if (tokens < 1024) return;
   add_kind("compressed", usual && (tokens == 16384 || tokens == 65536), compressed<Format>);
-  add_kind("local", usual && tokens == 65536, local<Format>);
+  add_kind("local", usual && tokens == 16384, local<Format>);
   for (const std::size_t rows : {std::size_t{1}, std::size_t{2}, std::size_t{8}, std::size_t{64}})
     add_kind("runs" + std::to_string(rows), usual && tokens == 16384 && rows == 8,
              [rows](benchmark::State& state, const config& what) { runs<Format>(state, what, rows); });
