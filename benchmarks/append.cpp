@@ -12,8 +12,6 @@
 //   ns/token            of a token in one layer; GB/s: of rows written
 #include <benchmark/benchmark.h>
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -34,13 +32,6 @@ using namespace bench;  // NOLINT: the helpers of this folder
 constexpr geometry of{128, 4, 8};
 constexpr std::size_t window = 512;
 
-/// What this thread has computed: waiting for a busy neighbour does not count, a page fault does.
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 void stall(benchmark::State& state, headwise::head_role role, std::size_t prompt, int count) {
   constexpr std::size_t layers = 32;
   constexpr std::size_t tokens = 128;
@@ -57,9 +48,9 @@ void stall(benchmark::State& state, headwise::head_role role, std::size_t prompt
       for (std::size_t token = 0; token < tokens; ++token) {
         double all_layers = 0.0;
         for (std::size_t layer = 0; layer < layers; ++layer) {
-          const double start = thread_seconds();
+          const stopwatch time(true);
           source.append(cache, layer, 1);
-          const double seconds = thread_seconds() - start;
+          const double seconds = time.seconds();
           longest_layer = (std::max)(longest_layer, seconds);
           all_layers += seconds;
         }
@@ -103,7 +94,7 @@ void chunks(benchmark::State& state, int count) {
   for (auto _ : state) {
     for (int round = 0; round < count; ++round) {
       bench_cache<Format> cache(headwise::head_plan(of.shape(1), headwise::head_role::retrieval));
-      const stopwatch time;
+      const stopwatch time(true);
       for (std::size_t done = 0; done < prompt; done += chunk) cache.append(0, view, view);
       seconds.push_back(time.seconds());
       bytes = cache.report().row_bytes;

@@ -41,7 +41,7 @@ cache_of<Compensation> prefilled(const row_source& source, std::size_t layers, h
 template <class Compensation>
 double compress_seconds(const cache_of<Compensation>& full) {
   auto cache = full;
-  const stopwatch time;
+  const stopwatch time(true);
   cache.compress();
   return time.seconds();
 }

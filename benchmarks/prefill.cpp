@@ -10,6 +10,7 @@
 //   eigen        the same products' GFLOP/s through Eigen's gemm; gemm: our rate over that
 //   flash, plain time of the other engine's attention over ours (plain: few queries only)
 //   roof         share: max(read time, multiply-add time) over the time taken
+//   received     time of attention that also tells what each row received, over ours
 //   t1           few: time over that of one query; limit: over max(time of one query, gemm's time); each: t1 / queries
 //   error        of the last query's group against float64 attention over the stored rows, rms, relative; flash_err:
 //                the other engine's
@@ -135,8 +136,21 @@ void chunk(benchmark::State& state, const config& what, before how) {
   contest all(what, cache.length());
   attend_steps<bench_cache<Format>> attention(cache, what.of, q, what.queries, 1);
   const std::size_t ours = all.turns.add([&](std::size_t i) { attention.step(i); });
+
+  // The same, and what each row received beside it.
+  headwise::received_attention received(what.of.kv_heads, cache.length());
+  headwise::attention_extras extras;
+  extras.received = &received;
+  std::vector<float> out(q.size());
+  headwise::attend_schedule schedule;
+  const std::size_t telling = all.turns.add([&](std::size_t) {
+    headwise::attend(cache, 0, headwise::packed_rows(q.data(), what.queries, what.of.query_heads(), what.of.dim),
+                     headwise::packed_output(out.data(), what.queries, what.of.query_heads(), what.of.dim), schedule,
+                     headwise::serial{}, {}, headwise::causal{}, extras);
+  });
   if (how != before::compressed) all.add_anchor(anchor::path::flash, cache, 1, q);
   all.run(state, ours, prefill_cost(cache, what.of, what.queries));
+  state.counters["received"] = all.turns.ratio(telling, ours);
   report_error(state, cache, what, source, q, attention.out(), all.flash_out());
 }
 

@@ -56,7 +56,7 @@ void attention(benchmark::State& state, std::size_t rows, std::size_t queries, i
   const std::vector<float> q = random_floats(queries * of.query_heads() * of.dim, 9);
   attend_steps<bench_cache<headwise::float16>> one(cache, of, q, queries, 1);
   attend_steps<bench_cache<headwise::float16>> two(cache, of, q, queries, threads);
-  rounds turns;
+  rounds turns(threads);
   const std::size_t single = turns.add([&](std::size_t i) { one.step(i); });
   const std::size_t both = turns.add([&](std::size_t i) { two.step(i); });
 
@@ -84,7 +84,7 @@ void attention(benchmark::State& state, std::size_t rows, std::size_t queries, i
 }
 
 void hand_over(benchmark::State& state, int count) {
-  rounds turns;
+  rounds turns(threads);
   // A pool of the library's own, once it has one, is another contender: here.
   const std::size_t empty = turns.add([](std::size_t) { workers{threads}(threads, [](std::size_t i) { keep(i); }); });
   for (auto _ : state) {

@@ -49,7 +49,7 @@ double gemm_probe::measure() {
 
 double gemm_probe::rate(std::size_t block) {
   double flops = 0.0;
-  const stopwatch time;
+  const stopwatch time(true);
   do {
     for (std::size_t start = 0; start + block <= rows_; start += block) multiply(start, block);
     flops += static_cast<double>(rows_ / block * block * query_rows_ * dim_ * 4);

@@ -34,7 +34,7 @@ BENCH_FULL_WIDTH double fma_rate() {
   float_vector factor = float_vector{} + 0.999F;
   float_vector term = float_vector{} + 0.001F;
   keep(factor), keep(term);
-  const stopwatch time;
+  const stopwatch time(true);
   for (std::size_t i = 0; i < steps; ++i)
     for (float_vector& x : sum) x = x * factor + term;
   const double seconds = time.seconds();
@@ -85,7 +85,7 @@ double roofline_probe::read(pattern how) {
   const std::byte* const from = memory_.data() + next_;
   next_ = next_ + 2 * piece_ <= memory_.size() ? next_ + piece_ : 0;
   const std::size_t part = piece_ / threads_;
-  const stopwatch time;
+  const stopwatch time(threads_ == 1);
   on_threads(threads_, [&](std::size_t i) {
     const std::byte* const mine = from + i * part;
     switch (how) {
