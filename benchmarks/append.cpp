@@ -1,121 +1,131 @@
 // SPDX-License-Identifier: MIT
-// What do append and compress cost per token? One layer of 8 KV heads of size 128, one thread.
-//   ns_per_token   of the layer
-//   bytes          held by the layer at the end
-// append/chunk: a prompt in chunks of 256. append/rolling: a token at a time into local heads that fold one per token.
-// compress: all local heads of a prompt at once, per token folded.
+// How long does append hold up a step, and what does it cost? 8 KV heads of size 128, one thread.
+//   stall/<kind>/<tokens>     decoding behind `tokens` tokens of prompt, a token at a time, 32 layers, f16; grow: no
+//   row
+//                             leaves; rolling: local heads with a window of 512 fold a row per token
+//   chunk/<format>/<input>    a prompt of one layer in chunks of 256 tokens
+// Counters
+//   layer_ms, token_ms  the longest append to a layer, and the longest of a token to all layers: CPU time of this
+//   thread,
+//                       the largest of 128 tokens (two pages of each head), the smallest of that over the rounds
+//   us                  of a token in all layers, median
+//   ns/token            of a token in one layer; GB/s: of rows written
 #include <benchmark/benchmark.h>
 
-#include <chrono>
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
 #include <vector>
 
+#include "caches.hpp"
 #include "headwise/headwise.hpp"
+#include "program.hpp"
+#include "roofline.hpp"
+#include "rounds.hpp"
+#include "rows.hpp"
 
 namespace {
 
-constexpr std::size_t kv_heads = 8;
-constexpr std::size_t dim = 128;
-constexpr std::size_t chunk = 256;
-constexpr std::size_t prompt = 8192;
-constexpr std::size_t window = 1024;
+using namespace bench;  // NOLINT: the helpers of this folder
 
-headwise::model_shape one_layer() {
-  headwise::model_shape shape;
-  shape.layers = 1, shape.query_heads = kv_heads, shape.kv_heads = kv_heads, shape.head_dim = dim;
-  return shape;
+constexpr geometry of{128, 4, 8};
+constexpr std::size_t window = 512;
+
+void stall(benchmark::State& state, headwise::head_role role, std::size_t prompt, int count) {
+  constexpr std::size_t layers = 32;
+  constexpr std::size_t tokens = 128;
+  const row_source source(of);
+  auto cache = filled_cache<headwise::float16>(headwise::head_plan(of.shape(layers), role), fixed_window(window),
+                                               prompt, source);
+  double layer_stall = std::numeric_limits<double>::max();
+  double token_stall = layer_stall;
+  std::vector<double> token_seconds;
+  for (auto _ : state) {
+    for (int round = 0; round < count; ++round) {
+      double longest_layer = 0.0;
+      double longest_token = 0.0;
+      for (std::size_t token = 0; token < tokens; ++token) {
+        double all_layers = 0.0;
+        for (std::size_t layer = 0; layer < layers; ++layer) {
+          const stopwatch time(true);
+          source.append(cache, layer, 1);
+          const double seconds = time.seconds();
+          longest_layer = (std::max)(longest_layer, seconds);
+          all_layers += seconds;
+        }
+        longest_token = (std::max)(longest_token, all_layers);
+        token_seconds.push_back(all_layers);
+      }
+      layer_stall = (std::min)(layer_stall, longest_layer);
+      token_stall = (std::min)(token_stall, longest_token);
+    }
+    state.SetIterationTime(median(token_seconds));
+  }
+  state.counters["layer_ms"] = layer_stall * 1e3;
+  state.counters["token_ms"] = token_stall * 1e3;
+  state.counters["us"] = median(token_seconds) * 1e6;
+  state.counters["MiB"] = static_cast<double>(cache.report().held_bytes()) / static_cast<double>(mebibyte);
 }
 
-template <class Format, class Compensation>
-auto local_cache() {
-  headwise::fixed_budget budget;
-  budget.rows = window;
-  return headwise::make_cache<Format>(headwise::head_plan(one_layer()), budget, Compensation{});
+/// A chunk of rows in the type that an engine has them in.
+template <class Input>
+std::vector<std::byte> input_rows(std::size_t count) {
+  const std::vector<float> floats = random_floats(count, 7);
+  std::vector<std::byte> rows(Input::bytes(count));
+  Input::encode(floats.data(), rows.data(), count);
+  return rows;
+}
+template <class Input>
+headwise::element_type input_type() {
+  if (std::string(Input::name()) == "f16") return headwise::element_type::f16;
+  return std::string(Input::name()) == "bf16" ? headwise::element_type::bf16 : headwise::element_type::f32;
 }
 
-const std::vector<float>& rows() {
-  static const std::vector<float> values(chunk * kv_heads * dim, 0.5F);
-  return values;
-}
-
-template <class Cache>
-void append(Cache& cache, std::size_t tokens) {
-  const auto view = headwise::packed_rows(rows().data(), tokens, kv_heads, dim);
-  cache.append(0, view, view);
-}
-
-void report(benchmark::State& state, double seconds, std::size_t tokens, std::size_t bytes) {
-  state.counters["ns_per_token"] = seconds * 1e9 / static_cast<double>(tokens);
-  state.counters["bytes"] = static_cast<double>(bytes);
-}
-
-class stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-template <class Format>
-void append_chunk(benchmark::State& state) {
-  double seconds = 0.0;
-  std::size_t tokens = 0;
+template <class Format, class Input>
+void chunks(benchmark::State& state, int count) {
+  constexpr std::size_t chunk = 256;
+  constexpr std::size_t prompt = 8192;
+  const auto rows = input_rows<Input>(chunk * of.kv_heads * of.dim);
+  headwise::token_view view = headwise::packed_rows(nullptr, chunk, of.kv_heads, of.dim);
+  view.data = rows.data(), view.type = input_type<Input>();
+  std::vector<double> seconds;
   std::size_t bytes = 0;
   for (auto _ : state) {
-    auto cache = local_cache<Format, headwise::mean_compensation>();
-    const stopwatch time;
-    for (std::size_t done = 0; done < prompt; done += chunk) append(cache, chunk);
-    state.SetIterationTime(time.seconds());
-    seconds += time.seconds();
-    tokens += prompt;
-    bytes = cache.report().held_bytes();
+    for (int round = 0; round < count; ++round) {
+      bench_cache<Format> cache(headwise::head_plan(of.shape(1), headwise::head_role::retrieval));
+      const stopwatch time(true);
+      for (std::size_t done = 0; done < prompt; done += chunk) cache.append(0, view, view);
+      seconds.push_back(time.seconds());
+      bytes = cache.report().row_bytes;
+    }
+    state.SetIterationTime(median(seconds));
   }
-  report(state, seconds, tokens, bytes);
+  state.counters["ns/token"] = median(seconds) * 1e9 / static_cast<double>(prompt);
+  state.counters["GB/s"] = static_cast<double>(bytes) / median(seconds) / giga;
 }
 
-template <class Format, class Compensation>
-void append_rolling(benchmark::State& state) {
-  auto cache = local_cache<Format, Compensation>();
-  for (std::size_t done = 0; done < prompt; done += chunk) append(cache, chunk);
-  cache.compress();
-  std::size_t tokens = 0;
-  const stopwatch time;
-  for (auto _ : state) {
-    append(cache, 1);
-    ++tokens;
-  }
-  report(state, time.seconds(), tokens, cache.report().held_bytes());
+template <class Format, class Input>
+void add_chunks(const options& chosen) {
+  add(std::string("chunk/") + Format::name() + "/" + Input::name(),
+      [=](benchmark::State& state) { chunks<Format, Input>(state, chosen.rounds); });
 }
 
-template <class Format, class Compensation>
-void compress(benchmark::State& state) {
-  double seconds = 0.0;
-  std::size_t tokens = 0;
-  std::size_t bytes = 0;
-  for (auto _ : state) {
-    auto cache = local_cache<Format, Compensation>();
-    for (std::size_t done = 0; done < prompt; done += chunk) append(cache, chunk);
-    const stopwatch time;
-    cache.compress();
-    state.SetIterationTime(time.seconds());
-    seconds += time.seconds();
-    tokens += cache.head(0, 0).rows().left();
-    bytes = cache.report().held_bytes();
+void register_all(const options& chosen) {
+  for (const std::size_t prompt : {std::size_t{0}, std::size_t{1024}, std::size_t{4096}, std::size_t{16384}}) {
+    if (!chosen.everything && prompt != 1024) continue;
+    add("stall/grow/" + std::to_string(prompt),
+        [=](benchmark::State& state) { stall(state, headwise::head_role::retrieval, prompt, chosen.rounds); });
+    add("stall/rolling/" + std::to_string(prompt),
+        [=](benchmark::State& state) { stall(state, headwise::head_role::local, prompt, chosen.rounds); });
   }
-  report(state, seconds, tokens, bytes);
+  add_chunks<headwise::float16, headwise::float32>(chosen);
+  add_chunks<headwise::bfloat16, headwise::float32>(chosen);
+  add_chunks<headwise::float32, headwise::float32>(chosen);
+  add_chunks<headwise::float16, headwise::float16>(chosen);
+  add_chunks<headwise::bfloat16, headwise::bfloat16>(chosen);
 }
-
-BENCHMARK_TEMPLATE(append_chunk, headwise::float32)->UseManualTime()->Unit(benchmark::kMillisecond);
-BENCHMARK_TEMPLATE(append_chunk, headwise::float16)->UseManualTime()->Unit(benchmark::kMillisecond);
-BENCHMARK_TEMPLATE(append_chunk, headwise::bfloat16)->UseManualTime()->Unit(benchmark::kMillisecond);
-BENCHMARK_TEMPLATE(append_rolling, headwise::float16, headwise::mean_compensation)->Unit(benchmark::kMicrosecond);
-BENCHMARK_TEMPLATE(append_rolling, headwise::float16, headwise::no_compensation)->Unit(benchmark::kMicrosecond);
-BENCHMARK_TEMPLATE(append_rolling, headwise::float16, headwise::moment_compensation)->Unit(benchmark::kMicrosecond);
-BENCHMARK_TEMPLATE(compress, headwise::float16, headwise::mean_compensation)
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK_TEMPLATE(compress, headwise::float16, headwise::moment_compensation)
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
+
+int main(int argc, char** argv) { return run_program(argc, argv, register_all); }

@@ -1,119 +1,346 @@
 // SPDX-License-Identifier: MIT
-// What does a decoded token cost as the context grows? A retrieval head reads every row; a local head with a fixed
-// budget reads the same number of rows at every length, with everything on: append, fold, summary.
-// One layer, 32 query heads on 8 KV heads, head size 128, f16 rows, one thread.
-//   rows, bytes   held by the layer after the prompt
-//   vs_shortest   time of a token over that at the shortest context of the same kind, in this run
-//   vs_dense      bytes of a dense cache over those held
-//   error         rms of the output less float64 attention over the same stored rows and means, over the rms of that
+// What does a decoded token cost, beside what the machine can do and beside other engines on the same bytes?
+//   decode/<kind>/<format>/<geometry>/<tokens>/threads:<n>       a step is one layer of one token
+//   full         every row, attention alone
+//   compressed   append, fold, summary, attention: 15 % retrieval heads, a window of max(4000, tokens / 5)
+//   local        the same of local heads alone, with a window of 1024: flat, whatever the context
+//   runs<r>      as many rows as full, in runs of r rows with gaps between
+//   batch8       8 sequences of mixed lengths, the longest of `tokens`
+// Counters; a ratio is the median over the rounds, of times taken within one round:
+//   rows, MiB    of a step (MiB: rows and summaries)
+//   GB/s, GFMA   the limits of these rounds: best read, multiply-adds in registers
+//   read, roof   share: time to read these bytes, max(that, time of the multiply-adds), over the time taken
+//   flash, plain time of the other engine's attention with and without flash attention over ours; for compressed and
+//                local, whose heads it cannot drop rows from, over the full cache
+//   faster       the smaller of the two, round by round
+//   full         time of our own full cache over this one; bytes: its bytes over these; full/bytes: what of that saving
+//                time follows
+//   apart        batch8: time of one call for each sequence over that of one for all
+//   vs2048       time over that at 2048 tokens
+//   error, orig  rms against float64 attention over the stored rows, and over the rows before rounding; flash_err: the
+//                other engine's over the same stored rows
 #include <benchmark/benchmark.h>
 
-#include <chrono>
-#include <cmath>
-#include <map>
-#include <random>
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <type_traits>
 #include <vector>
 
+#include "anchors/layers.hpp"
+#include "caches.hpp"
 #include "headwise/headwise.hpp"
-#include "reference/attention.hpp"
+#include "program.hpp"
+#include "roofline.hpp"
+#include "rounds.hpp"
+#include "rows.hpp"
 
 namespace {
 
-constexpr std::size_t query_heads = 32;
-constexpr std::size_t kv_heads = 8;
-constexpr std::size_t dim = 128;
-constexpr std::size_t window = 1024;
-constexpr std::size_t shortest_context = 2048;
+using namespace bench;  // NOLINT: the helpers of this folder
 
-std::vector<float> random_rows(std::size_t count) {
-  std::mt19937 random(7);
-  std::normal_distribution<float> normal;
-  std::vector<float> rows(count);
-  for (float& x : rows) x = normal(random);
-  return rows;
-}
+constexpr std::size_t shortest = 2048;
 
-using cache = headwise::kv_cache<headwise::float16, headwise::fixed_budget, headwise::mean_compensation>;
+struct config {
+  geometry of;
+  std::size_t tokens;
+  std::size_t threads;
+  int rounds;
+};
 
-cache prefilled(headwise::head_role role, std::size_t tokens) {
-  headwise::model_shape shape;
-  shape.layers = 1, shape.query_heads = query_heads, shape.kv_heads = kv_heads, shape.head_dim = dim;
-  headwise::fixed_budget budget;
-  budget.rows = window;
-  cache result(headwise::head_plan(shape, role), budget);
-  constexpr std::size_t chunk = 1024;
-  static const std::vector<float> rows = random_rows((chunk + 1024) * kv_heads * dim);
-  for (std::size_t done = 0; done < tokens; done += chunk) {
-    const float* const k = rows.data() + done / chunk % 1024 * kv_heads * dim;  // another stretch for every chunk
-    const float* const v = rows.data() + (done / chunk * 7 + 13) % 1024 * kv_heads * dim;
-    result.append(0, headwise::packed_rows(k, chunk, kv_heads, dim), headwise::packed_rows(v, chunk, kv_heads, dim));
+/// All contenders of one benchmark, and the limits of every round.
+class contest {
+ public:
+  explicit contest(const config& what) : what_(what), probe_(what.threads), turns_(what.threads) {
+    turns_.add_probe([this] { limits_.push_back(probe_.measure()); });
   }
-  result.compress();
-  return result;
-}
 
-double relative_error(const cache& of, const std::vector<float>& q, const std::vector<float>& out) {
-  const auto& head = of.head(0, 0);
-  std::vector<reference::row> rows;
-  std::vector<float> key(dim), value(dim);
-  for (std::size_t i = 0; i < head.runs(); ++i) {
-    const headwise::run part = head.run_at(i);
-    for (std::size_t row = 0; row < part.rows; ++row) {
-      headwise::float16::decode(part.keys + headwise::float16::bytes(row * dim), key.data(), dim);
-      headwise::float16::decode(part.values + headwise::float16::bytes(row * dim), value.data(), dim);
-      rows.push_back({{key.begin(), key.end()}, {value.begin(), value.end()}, 0.0});
+  rounds& turns() { return turns_; }
+
+  /// The other engine over `cache`, in both ways.
+  template <class Cache>
+  void add_anchors(const Cache& cache, std::size_t layers, const std::vector<float>& q) {
+    using format = std::decay_t<decltype(cache.head(0, 0).format())>;
+    for (const auto how : {anchor::path::flash, anchor::path::plain})
+      if (anchor::supports(how, element_of<format>()))
+        anchors_[static_cast<std::size_t>(how)].push_back(
+            std::make_unique<anchor_steps>(how, cache, layers, what_.of, q.data(), 1, what_.threads));
+  }
+
+  /// Runs the rounds and reports what they say about contender `ours`, whose step costs `cost`.
+  void run(benchmark::State& state, std::size_t ours, const step_cost& cost) {
+    std::size_t other[2] = {ours, ours};
+    for (std::size_t path = 0; path < 2; ++path)
+      if (!anchors_[path].empty())
+        other[path] = turns_.add([this, path](std::size_t i) {
+          for (auto& sequence : anchors_[path]) sequence->step(i);
+        });
+    for (auto _ : state) {
+      for (int round = 0; round < what_.rounds; ++round) turns_.run_one();
+      state.SetIterationTime(turns_.median_seconds(ours));
     }
+    std::vector<double> read, fma;
+    for (const roofline& limits : limits_) read.push_back(limits.read / giga), fma.push_back(limits.fma / giga);
+    const auto inverse = [](double x) { return 1.0 / x; };
+    state.counters["rows"] = cost.rows;
+    state.counters["MiB"] = cost.bytes / static_cast<double>(mebibyte);
+    state.counters["GB/s"] = median(read);
+    state.counters["GFMA"] = median(fma);
+    state.counters["read"] =
+        inverse(turns_.median_of(ours, [&](std::size_t r) { return cost.bytes / limits_[r].read; }));
+    state.counters["roof"] = inverse(turns_.median_of(ours, [&](std::size_t r) { return cost.seconds(limits_[r]); }));
+    if (!anchors_[0].empty()) state.counters["flash"] = turns_.ratio(other[0], ours);
+    if (!anchors_[1].empty()) state.counters["plain"] = turns_.ratio(other[1], ours);
+    if (!anchors_[0].empty() && !anchors_[1].empty())
+      state.counters["faster"] = 1.0 / turns_.median_of(ours, [&](std::size_t r) {
+        return (std::min)(turns_.seconds(other[0])[r], turns_.seconds(other[1])[r]);
+      });
   }
-  if (head.folded() != 0) {
-    reference::row mean{reference::vector(dim), reference::vector(dim), std::log(static_cast<double>(head.folded()))};
-    for (std::size_t i = 0; i < dim; ++i)
-      mean.key[i] = head.summary().mean_key(i), mean.value[i] = head.summary().mean_value(i);
-    rows.push_back(mean);
+
+  /// What flash attention wrote for the first layer of the first sequence, and head 0 on.
+  const float* flash_out() {
+    if (anchors_[0].empty()) return nullptr;
+    anchors_[0].front()->step(0);
+    return anchors_[0].front()->out();
   }
-  const auto exact = reference::attention({q.begin(), q.begin() + dim}, rows, {1.0 / std::sqrt(double{dim})}, dim);
-  double difference = 0.0;
-  double size = 0.0;
-  for (std::size_t i = 0; i < dim; ++i) {
-    difference += std::pow(static_cast<double>(out[i]) - exact[i], 2);
-    size += exact[i] * exact[i];
-  }
-  return std::sqrt(difference / size);
+
+ private:
+  config what_;
+  roofline_probe probe_;
+  rounds turns_;
+  std::vector<roofline> limits_;
+  std::vector<std::unique_ptr<anchor_steps>> anchors_[2];
+};
+
+template <class Head>
+void report_error(benchmark::State& state, const Head& head, const config& what, const row_source& source,
+                  const std::vector<float>& q, const float* out, contest& all) {
+  const output_error error = error_of(head, 0, 0, what.of, source, q.data(), out);
+  state.counters["error"] = error.stored;
+  state.counters["orig"] = error.original;
+  if (const float* const flash = all.flash_out())
+    state.counters["flash_err"] = error_of(head, 0, 0, what.of, source, q.data(), flash).stored;
 }
 
-void decode(benchmark::State& state, headwise::head_role role) {
-  const auto tokens = static_cast<std::size_t>(state.range(0));
-  cache layer = prefilled(role, tokens);
-  const auto report = layer.report();
-  const std::vector<float> q = random_rows(query_heads * dim);
-  const std::vector<float> kv = random_rows(2 * kv_heads * dim);
-  std::vector<float> out(query_heads * dim);
+template <class Format>
+void full(benchmark::State& state, const config& what) {
+  const row_source source(what.of);
+  const std::size_t layers = cold_layers(what.of, what.tokens, Format::bytes(1));
+  const auto cache = full_cache<Format>(what.of, layers, what.tokens, source);
+  const std::vector<float> q = random_floats(what.of.query_heads() * what.of.dim, 9);
+  contest all(what);
+  attend_steps<bench_cache<Format>> attention(cache, what.of, q, 1, what.threads);
+  const std::size_t ours = all.turns().add([&](std::size_t i) { attention.step(i); });
+  all.add_anchors(cache, layers, q);
+
+  const bool longer = what.tokens > shortest;
+  const auto short_cache = full_cache<Format>(what.of, longer ? cold_layers(what.of, shortest, Format::bytes(1)) : 1,
+                                              longer ? shortest : 1, source);
+  attend_steps<bench_cache<Format>> short_attention(short_cache, what.of, q, 1, what.threads);
+  std::size_t at_shortest = ours;
+  if (longer) at_shortest = all.turns().add([&](std::size_t i) { short_attention.step(i); });
+
+  all.run(state, ours, decode_cost(cache, what.of));
+  if (longer) state.counters["vs2048"] = all.turns().ratio(ours, at_shortest);
+  attention.step(0);
+  report_error(state, cache.head(0, 0), what, source, q, attention.out(), all);
+}
+
+template <class Format>
+void runs(benchmark::State& state, const config& what, std::size_t run_rows) {
+  const row_source source(what.of);
+  const std::size_t layers = cold_layers(what.of, what.tokens, Format::bytes(1));
+  const fragmented_layers<Format> cache(what.of, layers, what.tokens, run_rows, source);
+  const std::vector<float> q = random_floats(what.of.query_heads() * what.of.dim, 9);
+  contest all(what);
+  attend_steps<fragmented_layers<Format>> attention(cache, what.of, q, 1, what.threads);
+  const std::size_t ours = all.turns().add([&](std::size_t i) { attention.step(i); });
+  all.add_anchors(cache, layers, q);
+  all.run(state, ours, decode_cost(cache, what.of));
+  attention.step(0);
+  report_error(state, cache.head(0, 0), what, source, q, attention.out(), all);
+}
+
+/// One token of a layer with everything on: its row is appended, what exceeds the window is folded, and it attends.
+template <class Format>
+class decode_steps {
+ public:
+  decode_steps(bench_cache<Format>& cache, const geometry& of, const std::vector<float>& q, const row_source& source,
+               std::size_t threads)
+      : cache_(&cache), source_(&source), attention_(cache, of, q, 1, threads) {}
+
+  void step(std::size_t i) {
+    source_->append(*cache_, i % cache_->shape().layers, 1);
+    attention_.step(i);
+  }
+  const float* out() const { return attention_.out(); }
+
+ private:
+  bench_cache<Format>* cache_;
+  const row_source* source_;
+  attend_steps<bench_cache<Format>> attention_;
+};
+
+template <class Format>
+step_cost compressed_cost(const bench_cache<Format>& cache, const geometry& of) {
+  step_cost cost = decode_cost(cache, of);
+  cost.bytes += static_cast<double>(cache.report().summary_bytes) / static_cast<double>(cache.shape().layers);
+  return cost;
+}
+
+/// Errors of head 0, and of the first head that keeps every row, whichever are worse.
+template <class Format>
+void report_error(benchmark::State& state, const bench_cache<Format>& cache, const config& what,
+                  const row_source& source, const std::vector<float>& q, const float* out) {
+  output_error error = error_of(cache.head(0, 0), 0, 0, what.of, source, q.data(), out);
+  for (std::size_t head = 1; head < what.of.kv_heads; ++head)
+    if (cache.head(0, head).folded() == 0) {
+      const std::size_t first = head * what.of.group * what.of.dim;
+      error = error.worse(error_of(cache.head(0, head), 0, head, what.of, source, q.data() + first, out + first));
+      break;
+    }
+  state.counters["error"] = error.stored;
+  state.counters["orig"] = error.original;
+}
+
+template <class Format>
+void compressed(benchmark::State& state, const config& what) {
+  const row_source source(what.of);
+  const std::vector<float> q = random_floats(what.of.query_heads() * what.of.dim, 9);
+  const std::size_t full_layers = cold_layers(what.of, what.tokens, Format::bytes(1));
+  const auto own_full = full_cache<Format>(what.of, full_layers, what.tokens, source);
+
+  const headwise::razor_budget budget;  // max(4000, tokens / 5)
+  const std::size_t unit = layers_of_20_heads(what.of);
+  const std::size_t kept = what.tokens * 3 / 20 + (std::min)(what.tokens, budget({}, what.tokens)) * 17 / 20 + 1;
+  const std::size_t layers = (cold_layers(what.of, kept, Format::bytes(1)) + unit - 1) / unit * unit;
+  auto cache = filled_cache<Format>(retrieval_15_percent(what.of.shape(layers)), budget, what.tokens, source);
+
+  contest all(what);
+  decode_steps<Format> decoding(cache, what.of, q, source, what.threads);
+  attend_steps<bench_cache<Format>> full_attention(own_full, what.of, q, 1, what.threads);
+  const step_cost cost = compressed_cost(cache, what.of);
+  const step_cost full_cost = decode_cost(own_full, what.of);
+  const std::size_t ours = all.turns().add([&](std::size_t i) { decoding.step(i); }, layers);  // layers are unequal
+  const std::size_t with_all = all.turns().add([&](std::size_t i) { full_attention.step(i); });
+  all.add_anchors(own_full, full_layers, q);
+  all.run(state, ours, cost);
+  const double faster = all.turns().ratio(with_all, ours);
+  state.counters["full"] = faster;
+  state.counters["bytes"] = full_cost.bytes / cost.bytes;
+  state.counters["full/bytes"] = faster * cost.bytes / full_cost.bytes;
+
+  decoding.step(0);
+  report_error(state, cache, what, source, q, decoding.out());
+}
+
+template <class Format>
+void local(benchmark::State& state, const config& what) {
+  const row_source source(what.of);
+  const std::vector<float> q = random_floats(what.of.query_heads() * what.of.dim, 9);
+  const headwise::razor_budget budget = fixed_window(1024);
+  const std::size_t layers = cold_layers(what.of, 1024, Format::bytes(1));
+  const auto make = [&](std::size_t tokens) {
+    return filled_cache<Format>(headwise::head_plan(what.of.shape(layers)), budget, tokens, source);
+  };
+  auto cache = make(what.tokens);
+  auto short_cache = make(shortest);
+  contest all(what);
+  decode_steps<Format> decoding(cache, what.of, q, source, what.threads);
+  decode_steps<Format> short_decoding(short_cache, what.of, q, source, what.threads);
+  const step_cost cost = compressed_cost(cache, what.of);
+  const std::size_t ours = all.turns().add([&](std::size_t i) { decoding.step(i); });
+  const std::size_t at_shortest = all.turns().add([&](std::size_t i) { short_decoding.step(i); });
+  const std::size_t full_layers = cold_layers(what.of, what.tokens, Format::bytes(1));
+  all.add_anchors(full_cache<Format>(what.of, full_layers, what.tokens, source), full_layers, q);
+  all.run(state, ours, cost);
+  state.counters["vs2048"] = all.turns().ratio(ours, at_shortest);
+  const auto dense = static_cast<double>(what.tokens * what.of.kv_heads * 2 * Format::bytes(what.of.dim));
+  state.counters["bytes"] = dense / cost.bytes;
+  decoding.step(0);
+  report_error(state, cache, what, source, q, decoding.out());
+}
+
+template <class Format>
+void batch(benchmark::State& state, const config& what) {
+  constexpr std::size_t eighths[] = {8, 1, 4, 2, 7, 1, 3, 6};
+  const row_source source(what.of);
+  const std::vector<float> q = random_floats(what.of.query_heads() * what.of.dim, 9);
+  std::size_t sum = 0;
+  for (const std::size_t eighth : eighths) sum += what.tokens * eighth / 8;
+  const std::size_t layers = cold_layers(what.of, sum, Format::bytes(1));
+  std::vector<std::unique_ptr<bench_cache<Format>>> caches;
+  std::vector<std::unique_ptr<attend_steps<bench_cache<Format>>>> attentions;
+  contest all(what);
+  step_cost cost;
+  for (const std::size_t eighth : eighths) {
+    caches.push_back(
+        std::make_unique<bench_cache<Format>>(full_cache<Format>(what.of, layers, what.tokens * eighth / 8, source)));
+    attentions.push_back(
+        std::make_unique<attend_steps<bench_cache<Format>>>(*caches.back(), what.of, q, 1, what.threads));
+    all.add_anchors(*caches.back(), layers, q);
+    cost += decode_cost(*caches.back(), what.of);
+  }
+  // All sequences in one schedule.
+  std::vector<float> out(std::size(eighths) * q.size());
   headwise::attend_schedule schedule;
-  const auto start = std::chrono::steady_clock::now();
-  for (auto _ : state) {
-    layer.append(0, headwise::packed_rows(kv.data(), 1, kv_heads, dim),
-                 headwise::packed_rows(kv.data() + kv_heads * dim, 1, kv_heads, dim));
-    headwise::attend(layer, 0, headwise::packed_rows(q.data(), 1, query_heads, dim),
-                     headwise::packed_output(out.data(), 1, query_heads, dim), schedule);
-    benchmark::DoNotOptimize(out.data());
-  }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
-                         static_cast<double>(state.iterations());
-  static std::map<headwise::head_role, double> shortest;  // of the longest round, which is the one that is printed
-  if (tokens == shortest_context) shortest[role] = seconds;
-  state.counters["rows"] = static_cast<double>(report.rows);
-  state.counters["bytes"] = static_cast<double>(report.held_bytes());
-  state.counters["vs_shortest"] = seconds / shortest[role];
-  state.counters["vs_dense"] = static_cast<double>(report.dense_bytes) / static_cast<double>(report.held_bytes());
-  state.counters["error"] = relative_error(layer, q, out);
+  const workers executor{what.threads};
+  const auto step = [&](std::size_t i) {
+    schedule.begin();
+    for (std::size_t sequence = 0; sequence < caches.size(); ++sequence)
+      schedule.add(*caches[sequence], i % layers,
+                   headwise::packed_rows(q.data(), 1, what.of.query_heads(), what.of.dim),
+                   headwise::packed_output(out.data() + sequence * q.size(), 1, what.of.query_heads(), what.of.dim));
+    schedule.ready();
+    executor(schedule.tasks(), [&](std::size_t task) { schedule.run(task); });
+  };
+  const std::size_t ours = all.turns().add(step);
+  const std::size_t apart = all.turns().add([&](std::size_t i) {
+    for (auto& sequence : attentions) sequence->step(i);
+  });
+  all.run(state, ours, cost);
+  state.counters["apart"] = all.turns().ratio(apart, ours);
+  step(0);
+  report_error(state, caches.front()->head(0, 0), what, source, q, out.data(), all);
 }
 
-BENCHMARK_CAPTURE(decode, retrieval, headwise::head_role::retrieval)
-    ->RangeMultiplier(4)
-    ->Range(shortest_context, 131072)
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(decode, local, headwise::head_role::local)
-    ->RangeMultiplier(4)
-    ->Range(shortest_context, 131072)
-    ->Unit(benchmark::kMicrosecond);
+template <class Format>
+void add_format(const options& chosen, const geometry& of, std::size_t tokens, std::size_t threads) {
+  const auto add_kind = [&](const std::string& kind, bool quick, auto&& run) {
+    if (!chosen.everything && !quick) return;
+    const std::string name = "decode/" + kind + "/" + Format::name() + "/" + of.name() + "/" + std::to_string(tokens) +
+                             "/threads:" + std::to_string(threads);
+    const config what{of, tokens, threads, chosen.rounds};
+    add(name, [=](benchmark::State& state) { run(state, what); });
+  };
+  const bool usual = std::string(Format::name()) == "f16" && of.name() == "d128g4" && threads == 1;
+  const bool other = (of.name() == "d128g4" || of.name() == "d64g3") && threads == 1;
+  add_kind("full", tokens == 16384 ? other : usual && (tokens == 64 || tokens == 65536), full<Format>);
+  if (tokens < 1024) return;
+  add_kind("compressed", usual && (tokens == 16384 || tokens == 65536), compressed<Format>);
+  add_kind("local", usual && tokens == 16384, local<Format>);
+  for (const std::size_t rows : {std::size_t{1}, std::size_t{2}, std::size_t{8}, std::size_t{64}})
+    add_kind("runs" + std::to_string(rows), usual && tokens == 16384 && rows == 8,
+             [rows](benchmark::State& state, const config& what) { runs<Format>(state, what, rows); });
+  add_kind("batch8", usual && tokens == 16384, batch<Format>);
+}
+
+void register_all(const options& chosen) {
+  for (const geometry& of : geometries)
+    for (std::size_t threads = 1; threads <= most_threads; ++threads)
+      for (std::size_t tokens = 1; tokens <= 131072; tokens *= 2) {
+        add_format<headwise::float16>(chosen, of, tokens, threads);
+        add_format<headwise::bfloat16>(chosen, of, tokens, threads);
+        add_format<headwise::float32>(chosen, of, tokens, threads);
+      }
+}
 
 }  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::AddCustomContext("anchor", anchor::name().empty() ? "none: no llama.cpp was found" : anchor::name());
+  if (!anchor::name().empty()) benchmark::AddCustomContext("anchor's CPU flags", anchor::flags());
+  return run_program(argc, argv, register_all);
+}
