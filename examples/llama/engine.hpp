@@ -129,6 +129,8 @@ class session {
   logit_rows decode(token_span tokens, std::size_t first_position, const attention_hook& hook,
                     logits_of wanted = logits_of::last, const progress& report = {});
 
+  std::size_t cache_bytes() const;  ///< of llama.cpp's own cells, which the hook's cache comes on top of
+
  private:
   const engine& engine_;
   std::size_t chunk_;
@@ -155,11 +157,13 @@ class stock_session {
   logit_rows decode(token_span tokens, logits_of wanted = logits_of::last, const progress& report = {});
   void clear();  ///< back to an empty sequence
   std::size_t length() const noexcept { return length_; }
+  std::size_t cache_bytes() const;  ///< what its KV cache takes, filled or not
 
  private:
   const engine& engine_;
   std::size_t chunk_;
   std::size_t length_ = 0;
+  cache_format format_;
   detail::context_handle context_;
 };
 

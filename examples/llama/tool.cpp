@@ -28,6 +28,10 @@ void common_options::add_running(CLI::App& command) {
       ->check(CLI::NonNegativeNumber);
   command.add_option("--seed", seed, "of everything random")->capture_default_str();
   command.add_flag("-q,--quiet", quiet, "no progress");
+  add_rows(command);
+}
+
+void common_options::add_rows(CLI::App& command) {
   command.add_option("--rows", rows, "how key and value rows are stored")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}))
       ->capture_default_str();
@@ -101,6 +105,7 @@ runner::runner(const common_options& options)
     : options_(options), engine_(options.model), session_(engine_, [&] {
         session_options session;
         session.threads = options.threads;
+        session.chunk = options.chunk;
         return session;
       }()) {
   if (options.threads != 0) executor_.threads = options.threads;
@@ -114,8 +119,10 @@ any_cache runner::full_cache() const {
 logit_rows runner::decode(any_cache& cache, token_span tokens, logits_of wanted, const progress& report) {
   const auto start = std::chrono::steady_clock::now();
   const auto hook = [&](const attention_call& call) {
+    const auto entered = std::chrono::steady_clock::now();
     cache.append(call.layer, call.k, call.v);
     headwise::attend(cache, call.layer, call.q, call.out, schedule_, executor_, call.params);
+    attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - entered).count();
   };
   logit_rows logits = session_.decode(tokens, cache.length(), hook, wanted, report);
   watch_speed(tokens.size(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());

@@ -32,9 +32,11 @@ struct common_options {
   bool quiet = false;
   std::string rows = "f16";
   std::string compensation = "mean";
+  std::size_t chunk = 256;  ///< tokens per graph; not an option of every sub-command
 
   void add_model(CLI::App& command);
   void add_running(CLI::App& command);  ///< all of add_model but the model itself
+  void add_rows(CLI::App& command);
   void add_policies(CLI::App& command);
 
   headwise::any_format format() const;
@@ -86,6 +88,9 @@ class runner {
   const engine& model() const noexcept { return engine_; }
   const headwise::model_shape& shape() const noexcept { return engine_.shape(); }
 
+  /// Bytes of llama.cpp's own cache, which holds the chunk at hand.
+  std::size_t own_cache_bytes() const { return session_.cache_bytes(); }
+
   /// A cache of no tokens that keeps everything, to be prefilled and then copied `with` other policies.
   any_cache full_cache() const;
 
@@ -93,6 +98,9 @@ class runner {
   /// comes from it.
   logit_rows decode(any_cache& cache, token_span tokens, logits_of wanted = logits_of::last,
                     const progress& report = {});
+
+  /// Seconds spent in the cache and its attention, in all decode() calls so far.
+  double attention_seconds() const noexcept { return attention_seconds_; }
 
   /// Prefills a probe and scores its heads.
   headwise::head_scores score(const headwise::repeated_tokens& probe, const progress& report = {});
@@ -105,6 +113,7 @@ class runner {
   session session_;
   headwise::openmp executor_;
   headwise::attend_schedule schedule_;
+  double attention_seconds_ = 0.0;
   bool warned_ = false;
 };
 
