@@ -456,9 +456,12 @@ std::optional<token> engine::first_token() const {
 void detail::free_context::operator()(llama_context* context) const { llama_free(context); }
 
 session::session(const engine& model, const session_options& options)
-    : engine_(model), chunk_(std::max<std::size_t>(1, options.chunk)), seam_(std::make_unique<seam>(model.shape())) {
+    : engine_(model),
+      chunk_(std::max<std::size_t>(1, options.chunk)),
+      rows_(options.rows),
+      seam_(std::make_unique<seam>(model.shape())) {
   llama_context_params params = context_params(chunk_, chunk_, options.threads);
-  seam_->install(params);
+  seam_->install(params, rows_ == cache_format::f16 ? headwise::element_type::f16 : headwise::element_type::f32);
   context_ = make_context(model, params);
 }
 
@@ -477,7 +480,7 @@ logit_rows session::decode(token_span tokens, std::size_t first_position, const 
                     });
 }
 
-std::size_t session::cache_bytes() const { return own_cache_bytes(engine_, *context_, GGML_TYPE_F16); }
+std::size_t session::cache_bytes() const { return own_cache_bytes(engine_, *context_, ggml_type_of(rows_)); }
 
 stock_session::stock_session(const engine& model, const stock_options& options)
     : engine_(model), chunk_(std::max<std::size_t>(1, options.chunk)), format_(options.format) {

@@ -101,13 +101,23 @@ void say_if_nothing_folds(const headwise::plan_file& plan, std::size_t length) {
                recent);
 }
 
+namespace {
+
+session_options session_of(const common_options& common, cache_format rows) {
+  session_options options;
+  options.threads = common.threads;
+  options.chunk = common.chunk;
+  options.rows = rows;
+  return options;
+}
+
+}  // namespace
+
 runner::runner(const common_options& options)
-    : options_(options), engine_(options.model), session_(engine_, [&] {
-        session_options session;
-        session.threads = options.threads;
-        session.chunk = options.chunk;
-        return session;
-      }()) {
+    : options_(options),
+      engine_(options.model),
+      // Rows that will be f16 can come as f16: rounding twice to the same format changes nothing.
+      session_(engine_, session_of(options, options.rows == "f16" ? cache_format::f16 : cache_format::f32)) {
   if (options.threads != 0) executor_.threads = options.threads;
 }
 
@@ -138,7 +148,8 @@ headwise::head_scores runner::score(const headwise::repeated_tokens& probe, cons
     if (!scorer) scorer.emplace(shape(), probe, call.params);
     scorer->observe(call.layer, call.q, call.k, executor_);
   };
-  session_.decode(probe.tokens(), 0, hook, logits_of::none, report);
+  session exact(engine_, session_of(options_, cache_format::f32));  // scores are of the keys as the model made them
+  exact.decode(probe.tokens(), 0, hook, logits_of::none, report);
   return scorer->scores();
 }
 
