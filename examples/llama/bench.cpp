@@ -101,7 +101,7 @@ std::string over_stock(const std::vector<contest>& rows, double value, int threa
 
 /// The prompt and the tokens that are decoded after it: the same for everybody.
 std::vector<token> text_tokens(const options& chosen) {
-  const engine model(chosen.task.common.model);
+  const engine model(chosen.task.common.model);           // let go before anything is measured
   headwise::read_plan(chosen.task.plan, &model.shape());  // refused here, before anything runs
   const std::size_t limit = model.context_length();
   const std::size_t length = chosen.task.length;
@@ -213,7 +213,8 @@ void write(const options& chosen, const std::vector<contest>& rows, const std::s
   table all(
       {"engine",         "length",  "threads", "prompt_tps",   "decode_tps",   "cache_bytes",       "peak_bytes",
        "max_logit_diff", "wait",    "rounds",  "prompt_ratio", "decode_ratio", "best_prompt_ratio", "best_decode_ratio",
-       "decode_spread",  "hook_ms", "rest_ms", "empty_ms",     "overhead_ms",  "same_best"});
+       "decode_spread",  "hook_ms", "rest_ms", "empty_ms",     "overhead_ms",  "same_best",         "cpu_ms",
+       "prompt_cpu_s"});
   for (const contest& row : rows) {
     const parts_of_token spent = parts(rows, row);
     // "-" where the engine is faster in another row: each side at its fastest is one row of the table.
@@ -238,7 +239,9 @@ void write(const options& chosen, const std::vector<contest>& rows, const std::s
              number(spent.rest, 3),
              fixed(row.median(&bench_result::empty_ms), 3),
              number(spent.overhead, 3),
-             fixed(row.median(&bench_result::same_best), 3)});
+             fixed(row.median(&bench_result::same_best), 3),
+             fixed(row.median(&bench_result::cpu_ms), 3),
+             fixed(row.median(&bench_result::prompt_cpu_seconds), 3)});
   }
   all.write(path);
   std::printf("%s\n", path.c_str());
@@ -290,9 +293,11 @@ void add_bench(CLI::App& program) {
       ->delimiter(',')
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("--wait", chosen->waits, "OMP_WAIT_POLICY where there is more than one thread, with commas")
+  command
+      ->add_option("--wait", chosen->waits,
+                   "OMP_WAIT_POLICY where there is more than one thread, with commas (default: not set)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"active", "passive"}))
+      ->check(CLI::IsMember({"active", "passive", "default"}))
       ->capture_default_str();
   command->add_option("--engines", chosen->engines, "with commas")->delimiter(',')->capture_default_str();
   command->add_option("--chunk", task.common.chunk, "tokens of the prompt per graph, in all engines")
@@ -300,6 +305,10 @@ void add_bench(CLI::App& program) {
       ->capture_default_str();
   task.common.add_rows(*command);
   task.common.add_policies(*command);
+  command->add_option("--when", task.when, "when rows leave the compressed cache; every_append bounds peak memory")
+      ->check(CLI::IsMember({"after_prompt", "every_append"}))
+      ->capture_default_str();
+  command->add_flag("--repack", task.common.repack, "let llama.cpp repack weights, in all engines");
   command->add_flag("-q,--quiet", task.common.quiet, "no progress");
   command->add_option("-o", chosen->output, "folder for bench.tsv");
   command->footer(
@@ -318,7 +327,9 @@ void add_bench(CLI::App& program) {
       "over\n"
       "the median. Of a decoded token, hook_ms are spent in append and attend, rest_ms elsewhere; empty_ms: a token "
       "at\n"
-      "an empty context; overhead_ms: rest_ms minus empty_ms of stock, what the callback costs beside attention.");
+      "an empty context; overhead_ms: rest_ms minus empty_ms of stock, what the callback costs beside attention.\n"
+      "cpu_ms, prompt_cpu_s: processor time of all threads, a decoded token's and the prompt's; on a busy machine the\n"
+      "times of one thread are steadier so.");
   command->callback([chosen] { run(*chosen); });
 }
 

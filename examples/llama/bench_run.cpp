@@ -14,6 +14,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <locale>
 #include <memory>
 #include <optional>
@@ -47,7 +48,7 @@ class contender {
 class stock : public contender {
  public:
   explicit stock(const bench_task& task)
-      : engine_(task.common.model), session_(engine_, [&] {
+      : engine_(task.common.model, task.common.loading()), session_(engine_, [&] {
           stock_options options;
           options.context = task.length + task.decode;
           options.chunk = task.common.chunk;
@@ -72,13 +73,15 @@ class ours : public contender {
       : runner_(task.common),
         policies_{headwise::head_plan(runner_.shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
                   headwise::no_compensation{}},
+        when_(task.when == "every_append" ? headwise::when_to_compress::every_append
+                                          : headwise::when_to_compress::after_prompt),
         cache_(runner_.full_cache()) {
     if (task.engine == "full") return;
     const headwise::plan_file plan = headwise::read_plan(task.plan, &runner_.shape());
     policies_ = {plan.plan, plan.budget, task.common.chosen_compensation()};
   }
 
-  void restart() override { cache_ = copy_with(runner_.full_cache(), policies_); }
+  void restart() override { cache_ = copy_with(runner_.full_cache(when_), policies_); }
   logit_rows decode(token_span tokens) override { return runner_.decode(cache_, tokens); }
   void end_prompt() override { cache_.compress(); }
   double attention_seconds() const override { return runner_.attention_seconds(); }
@@ -87,6 +90,7 @@ class ours : public contender {
  private:
   runner runner_;
   policies policies_;
+  headwise::when_to_compress when_;
   any_cache cache_;
 };
 
@@ -94,18 +98,28 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Processor time of all threads of this process, spinning ones included.
+double cpu_seconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 /// Times of single tokens, given one after the other.
 struct token_times {
   std::vector<double> all;
   std::vector<double> hook;
   std::vector<double> rest;
+  std::vector<double> cpu;
 
   logit_rows add(contender& engine, token_span one) {
     const double hook_before = engine.attention_seconds();
+    const double cpu_before = cpu_seconds();
     const auto start = std::chrono::steady_clock::now();
     logit_rows logits = engine.decode(one);
     const double seconds = seconds_since(start);
     const double inside = engine.attention_seconds() - hook_before;
+    cpu.push_back(1e3 * (cpu_seconds() - cpu_before));
     all.push_back(1e3 * seconds);
     hook.push_back(1e3 * inside);
     rest.push_back(1e3 * (seconds - inside));
@@ -136,10 +150,12 @@ bench_result measure(const bench_task& task, int tokens_file, int logits_file) {
   found.empty_ms = median_of(empty.all);
 
   engine->restart();
+  const double cpu_before = cpu_seconds();
   const auto start = std::chrono::steady_clock::now();
   engine->decode(all.part(0, task.length));
   engine->end_prompt();
   found.prompt_seconds = seconds_since(start);
+  found.prompt_cpu_seconds = cpu_seconds() - cpu_before;
 
   token_times times;
   std::vector<float> expected;
@@ -161,6 +177,7 @@ bench_result measure(const bench_task& task, int tokens_file, int logits_file) {
   found.token_ms = median_of(times.all);
   found.hook_ms = median_of(times.hook);
   found.rest_ms = median_of(times.rest);
+  found.cpu_ms = median_of(times.cpu);
   found.same_best = static_cast<double>(same) / static_cast<double>(task.decode);
   found.cache_bytes = engine->cache_bytes();
   found.peak_bytes = peak_memory();
@@ -185,20 +202,23 @@ bench_result run_bench_task(const bench_task& task, const std::string& wait, int
                     "--rows=" + common.rows,
                     "--compensation=" + common.compensation,
                     "--chunk=" + std::to_string(common.chunk),
+                    "--repack=" + std::string(common.repack ? "true" : "false"),
                     "--engine=" + task.engine,
                     "--plan=" + task.plan,
+                    "--when=" + task.when,
                     "--length=" + std::to_string(task.length),
                     "--decode=" + std::to_string(task.decode),
                     "--logits=" + std::to_string(logits)};
-  call.environment = {{"OMP_WAIT_POLICY", wait}};
+  call.environment = {{"OMP_WAIT_POLICY", wait == "default" ? "" : wait}};
   call.input = tokens;
   const std::string line = run_self(call);
   std::istringstream text(line);
   text.imbue(std::locale::classic());
   bench_result found;
   text >> found.prompt_seconds >> found.token_ms >> found.hook_ms >> found.rest_ms >> found.empty_ms >>
-      found.cache_bytes >> found.peak_bytes >> found.max_logit_diff >> found.same_best;
-  if (!text) headwise::detail::fail(call.what, ": its process said '", line, "', expected nine numbers");
+      found.prompt_cpu_seconds >> found.cpu_ms >> found.cache_bytes >> found.peak_bytes >> found.max_logit_diff >>
+      found.same_best;
+  if (!text) headwise::detail::fail(call.what, ": its process said '", line, "', expected eleven numbers");
   return found;
 }
 
@@ -215,6 +235,8 @@ void add_bench_run(CLI::App& program) {
   command->add_option("--chunk", task.common.chunk)->required();
   command->add_option("--engine", task.engine)->required();
   command->add_option("--plan", task.plan)->required();
+  command->add_option("--when", task.when)->required();
+  command->add_flag("--repack", task.common.repack);
   command->add_option("--length", task.length)->required();
   command->add_option("--decode", task.decode)->required();
   command->add_option("--logits", chosen->logits, "an open file")->required();
@@ -226,9 +248,10 @@ void add_bench_run(CLI::App& program) {
     const auto number = [](double value) { return fixed(value, 6); };
     const auto count = [](std::size_t value) { return std::to_string(value); };
     std::string line;
-    for (const std::string& field : {number(found.prompt_seconds), number(found.token_ms), number(found.hook_ms),
-                                     number(found.rest_ms), number(found.empty_ms), count(found.cache_bytes),
-                                     count(found.peak_bytes), number(found.max_logit_diff), number(found.same_best)})
+    for (const std::string& field :
+         {number(found.prompt_seconds), number(found.token_ms), number(found.hook_ms), number(found.rest_ms),
+          number(found.empty_ms), number(found.prompt_cpu_seconds), number(found.cpu_ms), count(found.cache_bytes),
+          count(found.peak_bytes), number(found.max_logit_diff), number(found.same_best)})
       line += (line.empty() ? "" : " ") + field;
     std::printf("%s\n", line.c_str());
   });

@@ -61,7 +61,8 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
     if (std::none_of(changes.begin(), changes.end(), [&](const auto& change) { return change.first == name; }))
       all.emplace_back(text);
   }
-  for (const auto& [name, value] : changes) all.push_back(name + "=" + value);
+  for (const auto& [name, value] : changes)
+    if (!value.empty()) all.push_back(name + "=" + value);
   return all;
 }
 

@@ -35,7 +35,7 @@ std::size_t size_of(int descriptor);
 struct self_call {
   std::string what;                    ///< begins the message when it fails: "stock, 2 threads"
   std::vector<std::string> arguments;  ///< without the program's name
-  std::vector<std::pair<std::string, std::string>> environment;  ///< set beside what we have ourselves
+  std::vector<std::pair<std::string, std::string>> environment;  ///< set beside what we have; "": unset
   int input = -1;  ///< becomes its standard input; other open files keep their numbers
 };
 

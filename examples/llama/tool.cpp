@@ -43,6 +43,12 @@ void common_options::add_policies(CLI::App& command) {
       ->capture_default_str();
 }
 
+engine_options common_options::loading() const {
+  engine_options options;
+  options.repack = repack;
+  return options;
+}
+
 headwise::any_format common_options::format() const {
   if (rows == "f32") return headwise::float32{};
   if (rows == "bf16") return headwise::bfloat16{};
@@ -115,15 +121,15 @@ session_options session_of(const common_options& common, cache_format rows) {
 
 runner::runner(const common_options& options)
     : options_(options),
-      engine_(options.model),
+      engine_(options.model, options.loading()),
       // Rows that will be f16 can come as f16: rounding twice to the same format changes nothing.
       session_(engine_, session_of(options, options.rows == "f16" ? cache_format::f16 : cache_format::f32)) {
   if (options.threads != 0) executor_.threads = options.threads;
 }
 
-any_cache runner::full_cache() const {
+any_cache runner::full_cache(headwise::when_to_compress when) const {
   return any_cache(headwise::head_plan(shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
-                   headwise::no_compensation{}, headwise::when_to_compress::after_prompt, options_.format());
+                   headwise::no_compensation{}, when, options_.format());
 }
 
 logit_rows runner::decode(any_cache& cache, token_span tokens, logits_of wanted, const progress& report) {

@@ -32,13 +32,16 @@ struct common_options {
   bool quiet = false;
   std::string rows = "f16";
   std::string compensation = "mean";
-  std::size_t chunk = 256;  ///< tokens per graph; not an option of every sub-command
+  // Not options of every sub-command.
+  std::size_t chunk = 256;  ///< tokens per graph
+  bool repack = false;      ///< engine_options::repack
 
   void add_model(CLI::App& command);
   void add_running(CLI::App& command);  ///< all of add_model but the model itself
   void add_rows(CLI::App& command);
   void add_policies(CLI::App& command);
 
+  engine_options loading() const;
   headwise::any_format format() const;
   headwise::any_compensation chosen_compensation() const;
 };
@@ -92,7 +95,7 @@ class runner {
   std::size_t own_cache_bytes() const { return session_.cache_bytes(); }
 
   /// A cache of no tokens that keeps everything, to be prefilled and then copied `with` other policies.
-  any_cache full_cache() const;
+  any_cache full_cache(headwise::when_to_compress when = headwise::when_to_compress::after_prompt) const;
 
   /// Runs tokens after those the cache has seen; each layer's keys and values go into the cache, and the attention
   /// comes from it.

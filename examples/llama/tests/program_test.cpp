@@ -200,6 +200,22 @@ TEST_F(program, BenchMeasuresEachEngineInAProcessOfItsOwn) {
   EXPECT_GT(std::stod(rows[3][7]), std::stod(rows[2][7]));
 }
 
+TEST_F(program, BenchTakesEnginesAndPoliciesAndHasNoRatioWithoutStock) {
+  make_plan("--min-recent 8 --divisor 0");
+  const result bench =
+      run("bench -q -m " + model() + " -p " + file("plan.tsv") +
+          " --engines compressed --threads 2 --wait default --when every_append --rows f32 --chunk 16" +
+          " --compensation none --length 40 --decode 3 --rounds 2 -o " + file("out"));
+  ASSERT_EQ(bench.status, 0) << bench.words;
+  const auto rows = rows_of(file("out/bench.tsv"), "engine\tlength\tthreads");
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0][0], "compressed");
+  EXPECT_EQ(rows[0][2], "2");
+  EXPECT_EQ(rows[0][8], "default");
+  EXPECT_EQ(rows[0][9], "2");
+  EXPECT_EQ(rows[0][11], "-");
+}
+
 TEST_F(program, ABenchThatCannotRunSaysWhy) {
   make_plan();
   const std::string command = "bench -q -m " + model() + " -p " + file("plan.tsv") + " --threads 1 -o " + file("new");
