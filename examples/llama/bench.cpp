@@ -274,7 +274,6 @@ void run(const options& chosen) {
 void add_bench(CLI::App& program) {
   auto chosen = std::make_shared<options>();
   bench_task& task = chosen->task;
-  task.common.chunk = 512;  // llama.cpp's own default, so that stock is not held back
   CLI::App* command = program.add_subcommand("bench", "tokens per second and memory, against llama.cpp as it is");
   command->add_option("-m,--model", task.common.model, "GGUF file of a model with plain grouped-query attention")
       ->required();
@@ -300,7 +299,9 @@ void add_bench(CLI::App& program) {
       ->check(CLI::IsMember({"active", "passive", "default"}))
       ->capture_default_str();
   command->add_option("--engines", chosen->engines, "with commas")->delimiter(',')->capture_default_str();
-  command->add_option("--chunk", task.common.chunk, "tokens of the prompt per graph, in all engines")
+  command
+      ->add_option("--chunk", task.common.chunk,
+                   "tokens of the prompt per graph for full and compressed (stock: 512, as llama.cpp does)")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   task.common.add_rows(*command);

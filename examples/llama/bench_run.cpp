@@ -51,7 +51,7 @@ class stock : public contender {
       : engine_(task.common.model, task.common.loading()), session_(engine_, [&] {
           stock_options options;
           options.context = task.length + task.decode;
-          options.chunk = task.common.chunk;
+          options.chunk = 512;  // llama.cpp's own default
           options.threads = task.common.threads;
           options.flash_attention = task.engine == "stock";
           options.format = task.engine == "reference" ? cache_format::f32 : cache_format::f16;

@@ -40,7 +40,8 @@ std::string failure_of(const std::string& test) {
 TEST(process, DISABLED_Repeats) {
   char text[6] = {};
   headwise_llama::read_at(STDIN_FILENO, text, 5, 3);
-  std::printf("<%s %s>", text, std::getenv("HEADWISE_TEST_WORD"));
+  const char* const word = std::getenv("HEADWISE_TEST_WORD");
+  std::printf("<%s %s>", text, word != nullptr ? word : "unset");
 }
 TEST(process, DISABLED_Complains) {
   std::fprintf(stderr, "headwise-llama: no room\nfor anything\n");
@@ -58,6 +59,12 @@ TEST(process, ReadsItsInputAndItsEnvironmentAndIsHeard) {
   EXPECT_NE(run_self(call).find("<hello world>"), std::string::npos);
   call.environment = {{"HEADWISE_TEST_WORD", "again"}};
   EXPECT_NE(run_self(call).find("<hello again>"), std::string::npos);
+  setenv("HEADWISE_TEST_WORD", "ours", 1);
+  EXPECT_NE(run_self(call).find("<hello again>"), std::string::npos);
+  call.environment = {};
+  EXPECT_NE(run_self(call).find("<hello ours>"), std::string::npos);
+  call.environment = {{"HEADWISE_TEST_WORD", ""}};
+  EXPECT_NE(run_self(call).find("<hello unset>"), std::string::npos);
 }
 
 TEST(process, ItsFailureIsOneLineInWords) {
