@@ -182,7 +182,8 @@ void print(const options& chosen, const std::vector<contest>& rows) {
   std::printf("\nTokens per second over those of stock, each at the faster of its wait policies:\n\n");
   table ratios({"compared", "engine", "prompt", "prompt at", "decode", "decode at"});
   std::vector<int> compared = resolved(chosen.threads);
-  if (rows.size() > chosen.engines.size()) compared.push_back(0);  // more than one place to be fastest at
+  const auto elsewhere = [&](const contest& row) { return place(row) != place(rows.front()); };
+  if (std::any_of(rows.begin(), rows.end(), elsewhere)) compared.push_back(0);  // there is a choice to be fastest by
   for (const int threads : compared)
     for (const std::string& engine : bench_engines()) {
       const contest* const first = fastest(rows, engine, threads, prompt);
@@ -313,24 +314,25 @@ void add_bench(CLI::App& program) {
   command->add_flag("-q,--quiet", task.common.quiet, "no progress");
   command->add_option("-o", chosen->output, "folder for bench.tsv");
   command->footer(
-      "Engines: stock (llama.cpp with flash attention), stock_noflash, full (headwise, every row of every head),\n"
-      "compressed (headwise, the plan). Each run is a process of its own, so peak memory is that engine's; rounds go\n"
-      "through all engines in turn, and medians are printed. Which threads and which wait policy are best differs by\n"
-      "engine and machine, so each engine is compared at equal threads and at its own fastest.\n"
+      "Engines: stock (llama.cpp with flash attention), stock_noflash, full (headwise, every row of every\n"
+      "head), compressed (headwise, the plan). Each run is a process of its own, so peak memory is that\n"
+      "engine's; rounds go through all engines in turn, and medians are printed. Which threads and which wait\n"
+      "policy are best differs by engine and machine, so each engine is compared at equal threads and at its\n"
+      "own fastest.\n"
       "\n"
-      "bench.tsv: prompt_tps (compression included) and decode_tps in tokens per second, decode_tps from the median\n"
-      "token; cache_bytes: keys and values held at the end, llama.cpp's own cells included; peak_bytes: resident "
-      "memory\n"
-      "at its highest, mapped weights included; max_logit_diff: over the decoded tokens, to llama.cpp without flash\n"
-      "attention and with a float32 cache; same_best: share of tokens with the same best next token as there.\n"
-      "prompt_ratio, decode_ratio: over stock at as many threads, stock at its faster wait policy; best_*: over stock\n"
-      "at its fastest, in the row where the engine is fastest. decode_spread: half of slowest minus fastest round, "
-      "over\n"
-      "the median. Of a decoded token, hook_ms are spent in append and attend, rest_ms elsewhere; empty_ms: a token "
-      "at\n"
-      "an empty context; overhead_ms: rest_ms minus empty_ms of stock, what the callback costs beside attention.\n"
-      "cpu_ms, prompt_cpu_s: processor time of all threads, a decoded token's and the prompt's; on a busy machine the\n"
-      "times of one thread are steadier so.");
+      "Columns of bench.tsv:\n"
+      "prompt_tps, decode_tps: tokens per second; a prompt includes compression, decoding is the median token.\n"
+      "cache_bytes: keys and values held at the end, llama.cpp's own cells included. peak_bytes: resident\n"
+      "  memory at its highest, mapped weights included.\n"
+      "max_logit_diff: over the decoded tokens, to llama.cpp without flash attention and with a float32 cache.\n"
+      "  same_best: share of tokens with the same best next token as there.\n"
+      "prompt_ratio, decode_ratio: over stock at as many threads, stock at its faster wait policy. best_*: over\n"
+      "  stock at its fastest, in the row where the engine is fastest.\n"
+      "decode_spread: half of slowest minus fastest round, over the median.\n"
+      "hook_ms, rest_ms: of a decoded token, the time in append and attend, and elsewhere. empty_ms: a token at\n"
+      "  an empty context. overhead_ms: rest_ms minus stock's empty_ms, what the callback costs beside\n"
+      "  attention.\n"
+      "cpu_ms, prompt_cpu_s: processor time of all threads, a decoded token's and the prompt's.");
   command->callback([chosen] { run(*chosen); });
 }
 

@@ -180,7 +180,7 @@ TEST_F(program, GenerateSaysWhatItHolds) {
 TEST_F(program, BenchMeasuresEachEngineInAProcessOfItsOwn) {
   make_plan("--min-recent 8 --divisor 0");
   const std::string command = "bench -q -m " + model() + " -p " + file("plan.tsv") + " --threads 1 ";
-  const result bench = run(command + "--length 96 --decode 6 --rounds 1 -o " + file("out"));
+  const result bench = run(command + "--length 64 --decode 6 --rounds 1 -o " + file("out"));
   ASSERT_EQ(bench.status, 0) << bench.words;
   for (const char* part : {"each at the faster", "in headwise", "overhead"})
     EXPECT_NE(bench.words.find(part), std::string::npos) << part << "\n" << bench.words;
@@ -190,12 +190,12 @@ TEST_F(program, BenchMeasuresEachEngineInAProcessOfItsOwn) {
   const char* const engines[] = {"stock", "stock_noflash", "full", "compressed"};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EXPECT_EQ(rows[i][0], engines[i]);
-    EXPECT_EQ(rows[i][1], "96");
+    EXPECT_EQ(rows[i][1], "64");
     EXPECT_EQ(rows[i][2], "1");
     for (const std::size_t column : {3U, 4U, 5U, 6U}) EXPECT_GT(std::stod(rows[i][column]), 0.0) << i << " " << column;
     EXPECT_GT(std::stod(rows[i][6]), 2e7) << "the weights alone are more";
   }
-  // Rounding in other orders moves logits by a little; 8 recent rows of 96 move them by more.
+  // Rounding in other orders moves logits by a little; 8 recent rows of 64 move them by more.
   for (const std::size_t i : {0U, 1U, 2U}) EXPECT_LT(std::stod(rows[i][7]), 4.0) << i;
   EXPECT_GT(std::stod(rows[3][7]), std::stod(rows[2][7]));
 }
