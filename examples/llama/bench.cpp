@@ -136,7 +136,7 @@ void measure(const options& chosen, const std::vector<token>& tokens, std::vecto
     task.engine = engine;
     task.common.threads = threads;
     line.rename("bench: " + engine + ", " + threads_text(threads) + ", " + wait + "; runs done");
-    line.show(done++, runs);
+    line.show(done++, runs, /*at_once*/ true);
     return run_bench_task(task, wait, input.descriptor(), logits.descriptor());
   };
   int most = 1;

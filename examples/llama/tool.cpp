@@ -74,10 +74,10 @@ void progress_line::finish() {
   printed_ = false;
 }
 
-void progress_line::show(std::size_t done, std::size_t total) {
+void progress_line::show(std::size_t done, std::size_t total, bool at_once) {
   const auto now = std::chrono::steady_clock::now();
   const double since = std::chrono::duration<double>(now - last_).count();
-  if (quiet_ || since < (terminal_ ? 0.2 : 10.0)) return;
+  if (quiet_ || (!at_once && since < (terminal_ ? 0.2 : 10.0))) return;
   last_ = now;
   printed_ = true;
   std::fprintf(stderr, terminal_ ? "\r\033[K%s: %zu of %zu" : "%s: %zu of %zu\n", what_.c_str(), done, total);

@@ -54,7 +54,8 @@ class progress_line {
   progress_line(const progress_line&) = delete;
   progress_line& operator=(const progress_line&) = delete;
 
-  void show(std::size_t done, std::size_t total);
+  /// `at_once`: a step so long that people should know what is going on, however soon it follows the last.
+  void show(std::size_t done, std::size_t total, bool at_once = false);
   void finish();  ///< before anything else is printed
   /// The same line for the next part of the work.
   void rename(const std::string& what) { what_ = what; }
