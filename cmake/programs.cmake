@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # How our own tests, benchmarks and examples are compiled. None of it reaches those who use the library.
-#   headwise_program(<target>)                         the flags below, and headwise::headwise
+#   headwise_program(<target>)                         the flags below, headwise::headwise, and its kernels compiled once
 #   headwise_find(<package> <Debian package> <option>) find_package, or an error that says what to do
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -39,4 +39,7 @@ endif()
 
 function(headwise_program target)
   target_link_libraries(${target} PRIVATE headwise::headwise headwise_flags)
+  if(HEADWISE_WITH_HIGHWAY)
+    target_link_libraries(${target} PRIVATE headwise::kernels)
+  endif()
 endfunction()

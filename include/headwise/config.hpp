@@ -5,6 +5,8 @@
 //   HEADWISE_ASSERT(condition)   a precondition of the hot path; define it before the first include to change it
 //   HEADWISE_EXCEPTIONS          1 where the compiler has exceptions, else 0 (core/error.hpp)
 //   HEADWISE_COLD                keeps error paths out of the hot code
+//   HEADWISE_WITH_HIGHWAY        1: fast kernels through Google Highway (kernel/simd.hpp); link libhwy
+//   HEADWISE_STATIC_DISPATCH     define it to compile the fast kernels for this file's instruction set only
 //   HEADWISE_ISA                 names the instruction set this file is compiled for: an inline namespace of kernel/,
 //                                so that two files with different -m flags never share one kernel by accident
 
@@ -24,6 +26,10 @@
 #define HEADWISE_COLD __attribute__((cold, noinline))
 #else
 #define HEADWISE_COLD
+#endif
+
+#ifndef HEADWISE_WITH_HIGHWAY
+#define HEADWISE_WITH_HIGHWAY 0
 #endif
 
 #if defined(__AVX512F__)

@@ -12,7 +12,7 @@
 #include "headwise/core/token_view.hpp"
 #include "headwise/element/format.hpp"
 #include "headwise/element/format_variant.hpp"
-#include "headwise/element/read_rows.hpp"
+#include "headwise/kernel/kernel.hpp"
 #include "reference/conversions.hpp"
 #include "support/format_names.hpp"
 #include "support/random.hpp"
@@ -177,7 +177,7 @@ TEST(read_row, reads_every_element_type_in_any_order) {
       for (std::size_t t = 0; t < tokens; ++t)
         for (std::size_t h = 0; h < heads; ++h) {
           std::vector<float> row(dim);
-          headwise::detail::read_row(tensor.view(), t, h, row.data());
+          headwise::kernel::read_row(headwise::kernel::fastest(), tensor.view(), t, h, row.data());
           EXPECT_EQ(std::vector<double>(row.begin(), row.end()), tensor.row(t, h)) << "token " << t << " head " << h;
         }
     }

@@ -206,7 +206,7 @@ TEST(laws, one_worker_equals_many) {
     std::size_t dim, tokens, queries;
   };
   const auto check = [](const call& c, auto compensation) {
-    const model_shape shape{1, 16, 8, c.dim, 0};
+    const model_shape shape{1, 64, 32, c.dim, 0};
     head_plan plan(shape);
     for (const std::size_t head : {0U, 3U, 7U}) plan.set({0, head}, head_role::retrieval);
     const tokens rows = random_tokens(shape, c.tokens, 6);
@@ -216,9 +216,9 @@ TEST(laws, one_worker_equals_many) {
     append(cache, rows, c.tokens - c.queries, c.queries);
 
     attend_schedule schedule;
-    std::vector<float> alone(c.queries * 16 * c.dim), found(alone.size());
+    std::vector<float> alone(c.queries * 64 * c.dim), found(alone.size());
     const auto run = [&](std::vector<float>& out, const auto& executor) {
-      attend(cache, 0, rows.queries(c.tokens - c.queries, c.queries), packed_output(out.data(), c.queries, 16, c.dim),
+      attend(cache, 0, rows.queries(c.tokens - c.queries, c.queries), packed_output(out.data(), c.queries, 64, c.dim),
              schedule, executor);
     };
     run(alone, serial{});

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "headwise/attend/attend_schedule.hpp"
+#include "headwise/attend/mask.hpp"
 #include "headwise/core/executor.hpp"
 
 namespace headwise {
@@ -14,11 +15,12 @@ namespace headwise {
 /// `schedule` keeps the scratch memory from call to call. With nothing folded this is exact attention over the stored
 /// rows; else each local head's summary takes part as one more row.
 /// Refuses wrong shapes, more queries than tokens, and queries from before the rows that have left.
-template <class Cache, class Executor = serial>
+template <class Cache, class Executor = serial, class Mask = causal>
 void attend(const Cache& cache, std::size_t layer, const token_view& q, const output_view& out,
-            attend_schedule& schedule, const Executor& executor = {}, const attention_params& params = {}) {
-  schedule.prepare(cache, layer, q, out, params);
-  executor(schedule.tasks(), [&](std::size_t i) { schedule.run(cache, i); });
+            attend_schedule& schedule, const Executor& executor = {}, const attention_params& params = {},
+            const Mask& mask = {}, const attention_extras& extras = {}) {
+  schedule.prepare(cache, layer, q, out, params, mask, extras);
+  executor(schedule.tasks(), [&](std::size_t i) { schedule.run(i); });
 }
 
 }  // namespace headwise

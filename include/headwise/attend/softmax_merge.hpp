@@ -18,8 +18,9 @@ struct partial_softmax {
 /// Merges the parts of one query row in the order given and divides: the same parts give the same bits, whoever
 /// computed them. A row with no part to see gives zeros. NaN in a part stays visible, except that a summary of
 /// infinite values whose weight is 0 beside the kept rows does not count (0 * infinity).
+/// Returns the log of the sum.
 template <class PartAt>
-void merge_softmax(std::size_t parts, PartAt&& part_at, bool last_is_summary, float* out, std::size_t size) noexcept {
+float merge_softmax(std::size_t parts, PartAt&& part_at, bool last_is_summary, float* out, std::size_t size) noexcept {
   float maximum = kernel::lowest_logit;
   for (std::size_t i = 0; i < parts; ++i) {
     const float part = part_at(i).maximum;
@@ -34,8 +35,9 @@ void merge_softmax(std::size_t parts, PartAt&& part_at, bool last_is_summary, fl
     sum += weight * part.sum;
     for (std::size_t j = 0; j < size; ++j) out[j] += weight * part.out[j];
   }
-  if (sum == 0.0F) return;
+  if (sum == 0.0F) return kernel::lowest_logit;
   for (std::size_t j = 0; j < size; ++j) out[j] /= sum;
+  return maximum + std::log(sum);
 }
 
 }  // namespace headwise::detail

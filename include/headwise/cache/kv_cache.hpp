@@ -16,8 +16,8 @@
 #include "headwise/element/bfloat16.hpp"
 #include "headwise/element/float16.hpp"
 #include "headwise/element/float32.hpp"
-#include "headwise/element/read_rows.hpp"
 #include "headwise/fwd.hpp"
+#include "headwise/kernel/kernel.hpp"
 #include "headwise/policy/budget.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/mean_compensation.hpp"
@@ -89,8 +89,8 @@ class kv_cache {
     for (std::size_t head = 0; head < state.heads.size(); ++head) {
       if (!alone) fold(state, head);
       for (std::size_t token = 0; token < k.tokens; ++token) {
-        detail::read_row(k, token, head, state.key_row());
-        detail::read_row(v, token, head, state.value_row(shape()));
+        kernel::read_row(kernel::fastest(), k, token, head, state.key_row());
+        kernel::read_row(kernel::fastest(), v, token, head, state.value_row(shape()));
         state.heads[head].append(state.key_row(), state.value_row(shape()));
       }
       if (alone) fold(state, head);

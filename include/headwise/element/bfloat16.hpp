@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "headwise/core/token_view.hpp"
 #include "headwise/element/half.hpp"
 
 namespace headwise {
@@ -12,6 +13,7 @@ namespace headwise {
 /// bfloat16, 2 bytes an element: float32's range with 8 bits of precision.
 struct bfloat16 {
   static constexpr const char* name() noexcept { return "bf16"; }
+  static constexpr element_type type() noexcept { return element_type::bf16; }
   static constexpr std::size_t bytes(std::size_t count) noexcept { return count * sizeof(std::uint16_t); }
 
   static void encode(const float* floats, std::byte* rows, std::size_t count) noexcept {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "headwise/core/token_view.hpp"
 #include "headwise/element/half.hpp"
 
 namespace headwise {
@@ -14,6 +15,7 @@ namespace headwise {
 /// IEEE binary16, 2 bytes an element. Finite values beyond +-65504 are stored as +-65504.
 struct float16 {
   static constexpr const char* name() noexcept { return "f16"; }
+  static constexpr element_type type() noexcept { return element_type::f16; }
   static constexpr std::size_t bytes(std::size_t count) noexcept { return count * sizeof(std::uint16_t); }
 
   static void encode(const float* floats, std::byte* rows, std::size_t count) noexcept {

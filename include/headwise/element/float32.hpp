@@ -4,11 +4,14 @@
 #include <cstddef>
 #include <cstring>
 
+#include "headwise/core/token_view.hpp"
+
 namespace headwise {
 
 /// Rows as they come, 4 bytes an element.
 struct float32 {
   static constexpr const char* name() noexcept { return "f32"; }
+  static constexpr element_type type() noexcept { return element_type::f32; }
   static constexpr std::size_t bytes(std::size_t count) noexcept { return count * sizeof(float); }
 
   static void encode(const float* floats, std::byte* rows, std::size_t count) noexcept {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <type_traits>
 #include <utility>
+
+#include "headwise/core/token_view.hpp"
 
 namespace headwise {
 
@@ -13,6 +16,9 @@ namespace headwise {
 //   | f.bytes(count)                | std::size_t | bytes of `count` adjacent elements               | no        |
 //   | f.encode(floats, rows, count) | void        | stores `count` float32 from `floats` at `rows`   | no        |
 //   | f.decode(rows, floats, count) | void        | the inverse; the block of rows of a page at once | no        |
+//   | f.type()                      | element_type| optional (may be std::optional): rows are plain  | no        |
+//   |                               |             | elements of this type, and kernels read them     |           |
+//   |                               |             | as they are instead of calling decode            |           |
 // decode(encode(x)) is within the format's rounding of x; encode(decode(y)) gives y's bits again.
 // The do-nothing member is float32.
 
@@ -29,6 +35,16 @@ struct is_format<F, std::void_t<decltype(static_cast<const char*>(std::declval<c
                                 decltype(std::declval<const F&>().decode(std::declval<const std::byte*>(),
                                                                          std::declval<float*>(), std::size_t{}))>>
     : std::is_copy_assignable<F> {};
+
+/// The element type of a format's rows, if kernels can read them as they are.
+template <class F>
+auto type_of(const F& format) noexcept -> decltype(std::optional<element_type>(format.type())) {
+  return format.type();
+}
+template <class F, class... None>
+std::optional<element_type> type_of(const F&, const None&...) noexcept {
+  return std::nullopt;
+}
 
 template <class F>
 constexpr void require_format() {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <variant>
 
 #include "headwise/element/bfloat16.hpp"
 #include "headwise/element/float16.hpp"
 #include "headwise/element/float32.hpp"
+#include "headwise/element/format.hpp"
 #include "headwise/fwd.hpp"
 
 namespace headwise {
@@ -20,6 +22,9 @@ class format_variant {
 
   const char* name() const noexcept {
     return std::visit([](const auto& f) { return f.name(); }, format_);
+  }
+  std::optional<element_type> type() const noexcept {
+    return std::visit([](const auto& f) { return detail::type_of(f); }, format_);
   }
   std::size_t bytes(std::size_t count) const noexcept {
     return std::visit([&](const auto& f) { return f.bytes(count); }, format_);

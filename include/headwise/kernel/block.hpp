@@ -7,9 +7,12 @@
 
 #include "headwise/config.hpp"
 #include "headwise/core/attention_params.hpp"
+#include "headwise/core/key_range.hpp"
+
+// What goes into kernels and comes out. Plain types without the name of an instruction set, unlike everything that
+// computes: a program's kernels may be compiled in a file of its own, with other flags.
 
 namespace headwise::kernel {
-inline namespace HEADWISE_ISA {
 
 /// Most rows that a kernel sees at once: one page of the store.
 inline constexpr std::size_t block_rows = 64;
@@ -35,13 +38,11 @@ struct query_block {
   std::size_t key_size;
   std::size_t value_size;
   const attention_params* params;
-  std::size_t position;  ///< of the first query token
+  const key_range* sees;  ///< [count / group], begin and end never falling from one query token to the next
 
-  /// How many of the `most` rows from position `start` on query row `query` may see: those up to its own
-  /// position.
-  std::size_t visible(std::size_t query, std::size_t start, std::size_t most) const noexcept {
-    const std::size_t end = position + query / group + 1;
-    return end <= start ? 0 : (std::min)(most, end - start);
+  /// What query row `query` may see of the `most` rows from position `start` on.
+  key_range visible(std::size_t query, std::size_t start, std::size_t most) const noexcept {
+    return sees[query / group].within(start, most);
   }
 };
 
@@ -50,13 +51,23 @@ struct softmax_rows {
   float* maximum;  ///< [count]
   float* sum;      ///< [count], of e^(logit - maximum)
   float* out;      ///< [count x value_size], the same weights times the values
-
-  void clear(std::size_t count, std::size_t value_size) const noexcept {
-    std::fill_n(maximum, count, lowest_logit);
-    std::fill_n(sum, count, 0.0F);
-    std::fill_n(out, count * value_size, 0.0F);
-  }
 };
+
+/// The weights of whole queries against all their rows, kept until their sums are known. A kernel adds an entry per run
+/// that any query sees; how it lies in memory is the kernel's own business.
+struct weight_strip {
+  float* data;         ///< room for `blocks` entries of functions::strip_floats
+  std::size_t blocks;  ///< entries so far
+};
+
+inline namespace HEADWISE_ISA {
+
+/// A softmax that has seen nothing.
+inline void clear(const softmax_rows& state, std::size_t count, std::size_t value_size) noexcept {
+  std::fill_n(state.maximum, count, lowest_logit);
+  std::fill_n(state.sum, count, 0.0F);
+  std::fill_n(state.out, count * value_size, 0.0F);
+}
 
 }  // namespace HEADWISE_ISA
 }  // namespace headwise::kernel

@@ -22,12 +22,12 @@ inline float dot(const float* a, const float* b, std::size_t size) noexcept {
 
 /// c[rows x Columns] += a[rows x depth] b[depth x Columns], one tile that stays in registers.
 template <std::size_t Rows, std::size_t Columns>
-inline void product_tile(std::size_t depth, const float* a, std::size_t a_stride, const float* b, std::size_t b_stride,
-                         float* c, std::size_t c_stride) noexcept {
+inline void product_tile(std::size_t depth, const float* a, std::size_t a_row, std::size_t a_depth, const float* b,
+                         std::size_t b_stride, float* c, std::size_t c_stride) noexcept {
   float sum[Rows][Columns] = {};
   for (std::size_t k = 0; k < depth; ++k)
     for (std::size_t i = 0; i < Rows; ++i) {
-      const float factor = a[i * a_stride + k];
+      const float factor = a[i * a_row + k * a_depth];
       for (std::size_t j = 0; j < Columns; ++j) sum[i][j] += factor * b[k * b_stride + j];
     }
   for (std::size_t i = 0; i < Rows; ++i)
@@ -35,23 +35,29 @@ inline void product_tile(std::size_t depth, const float* a, std::size_t a_stride
 }
 
 template <std::size_t Rows>
-inline void product_rows(std::size_t columns, std::size_t depth, const float* a, std::size_t a_stride, const float* b,
-                         std::size_t b_stride, float* c, std::size_t c_stride) noexcept {
+inline void product_rows(std::size_t columns, std::size_t depth, const float* a, std::size_t a_row, std::size_t a_depth,
+                         const float* b, std::size_t b_stride, float* c, std::size_t c_stride) noexcept {
   std::size_t j = 0;
-  for (; j + 32 <= columns; j += 32) product_tile<Rows, 32>(depth, a, a_stride, b + j, b_stride, c + j, c_stride);
-  for (; j + 8 <= columns; j += 8) product_tile<Rows, 8>(depth, a, a_stride, b + j, b_stride, c + j, c_stride);
-  for (; j < columns; ++j) product_tile<Rows, 1>(depth, a, a_stride, b + j, b_stride, c + j, c_stride);
+  for (; j + 32 <= columns; j += 32) product_tile<Rows, 32>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride);
+  for (; j + 8 <= columns; j += 8) product_tile<Rows, 8>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride);
+  for (; j < columns; ++j) product_tile<Rows, 1>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride);
 }
 
-/// c[rows x columns] += a[rows x depth] b[depth x columns], all row-major with the given strides.
+/// c[rows x columns] += a[rows x depth] b[depth x columns]: element (i, k) of a is a[i * a_row + k * a_depth], b and c
+/// are row-major with the given strides.
 /// Each element is summed over k in order, so its bits do not depend on the other rows, and then added to c: over many
 /// calls the rounding errors grow with their number and not with the number of all rows.
+inline void add_product(std::size_t rows, std::size_t columns, std::size_t depth, const float* a, std::size_t a_row,
+                        std::size_t a_depth, const float* b, std::size_t b_stride, float* c,
+                        std::size_t c_stride) noexcept {
+  for (std::size_t tile = 0; tile < rows / 4; ++tile, a += 4 * a_row, c += 4 * c_stride)
+    product_rows<4>(columns, depth, a, a_row, a_depth, b, b_stride, c, c_stride);
+  for (std::size_t row = 0; row < rows % 4; ++row, a += a_row, c += c_stride)
+    product_rows<1>(columns, depth, a, a_row, a_depth, b, b_stride, c, c_stride);
+}
 inline void add_product(std::size_t rows, std::size_t columns, std::size_t depth, const float* a, std::size_t a_stride,
                         const float* b, std::size_t b_stride, float* c, std::size_t c_stride) noexcept {
-  for (std::size_t tile = 0; tile < rows / 4; ++tile, a += 4 * a_stride, c += 4 * c_stride)
-    product_rows<4>(columns, depth, a, a_stride, b, b_stride, c, c_stride);
-  for (std::size_t row = 0; row < rows % 4; ++row, a += a_stride, c += c_stride)
-    product_rows<1>(columns, depth, a, a_stride, b, b_stride, c, c_stride);
+  add_product(rows, columns, depth, a, a_stride, 1, b, b_stride, c, c_stride);
 }
 
 }  // namespace HEADWISE_ISA

@@ -6,8 +6,12 @@
 #include <cstddef>
 
 #include "headwise/config.hpp"
+#include "headwise/element/bfloat16.hpp"
+#include "headwise/element/float16.hpp"
+#include "headwise/element/float32.hpp"
 #include "headwise/kernel/block.hpp"
 #include "headwise/kernel/exponential.hpp"
+#include "headwise/kernel/functions.hpp"
 #include "headwise/kernel/product.hpp"
 
 // The specification of every kernel, in plain C++, and the fallback where no faster one is built.
@@ -74,11 +78,26 @@ inline float softmax_row(float* logits, std::size_t rows, float& maximum, float&
   return factor;
 }
 
+/// A strip's entry: weights[query x block_rows], the maxima they are relative to, and how many rows any query saw.
+constexpr std::size_t strip_floats(std::size_t queries) noexcept { return queries * (block_rows + 1) + 1; }
+
+/// The attention that each row of an entry received, once the queries' softmax is complete.
+inline void received(const float* entry, std::size_t queries, const softmax_rows& state, float* received) noexcept {
+  const float* const maximum = entry + queries * block_rows;
+  const auto rows = static_cast<std::size_t>(maximum[queries]);
+  std::fill_n(received, rows, 0.0F);
+  for (std::size_t query = 0; query < queries; ++query) {
+    if (state.sum[query] == 0.0F) continue;
+    const float share = exp_nonpositive(maximum[query] - state.maximum[query]) / state.sum[query];
+    for (std::size_t row = 0; row < rows; ++row) received[row] += share * entry[query * block_rows + row];
+  }
+}
+
 /// Adds a block to the softmax of every query row that sees any of it. Rows that a query does not see are not even
 /// multiplied by 0, so what they hold does not matter.
 template <class Format>
 void attend_block(const Format& format, const row_block& block, const query_block& queries, float* scratch,
-                  const softmax_rows& state) noexcept {
+                  const softmax_rows& state, weight_strip* strip = nullptr) noexcept {
   float* const values = scratch + 2 * block_rows * queries.key_size;
   float* const weights = values + block_rows * queries.value_size;
   block_logits(format, block, queries, scratch, weights);
@@ -87,18 +106,72 @@ void attend_block(const Format& format, const row_block& block, const query_bloc
   const std::size_t value_size = queries.value_size;
   const auto visible = [&](std::size_t query) { return queries.visible(query, block.position, block.rows); };
   for (std::size_t query = 0; query < queries.count; ++query) {
-    if (visible(query) == 0) continue;
+    const key_range seen = visible(query);
+    if (seen.begin >= seen.end) continue;
     float* const out = state.out + query * value_size;
-    const float factor =
-        softmax_row(weights + query * block_rows, visible(query), state.maximum[query], state.sum[query]);
+    const float factor = softmax_row(weights + query * block_rows + seen.begin, seen.end - seen.begin,
+                                     state.maximum[query], state.sum[query]);
     if (factor != 1.0F)
       for (std::size_t i = 0; i < value_size; ++i) out[i] *= factor;
   }
-  for (std::size_t first = 0, last = 0; first < queries.count; first = last) {  // queries that see equally far
-    while (last < queries.count && visible(last) == visible(first)) ++last;
-    add_product(last - first, value_size, visible(first), weights + first * block_rows, block_rows, values, value_size,
-                state.out + first * value_size, value_size);
+  const key_range any{visible(0).begin, visible(queries.count - 1).end};
+  if (strip != nullptr && any.begin < any.end) {
+    float* const entry = strip->data + strip->blocks++ * strip_floats(queries.count);
+    float* const maximum = entry + queries.count * block_rows;
+    for (std::size_t query = 0; query < queries.count; ++query) {
+      const key_range seen = visible(query);
+      for (std::size_t row = any.begin; row < any.end; ++row)
+        entry[query * block_rows + row - any.begin] =
+            row >= seen.begin && row < seen.end ? weights[query * block_rows + row] : 0.0F;
+      maximum[query] = state.maximum[query];
+    }
+    maximum[queries.count] = static_cast<float>(any.end - any.begin);
   }
+  for (std::size_t first = 0, last = 0; first < queries.count; first = last) {  // queries that see equally far
+    const key_range seen = visible(first);
+    while (last < queries.count && visible(last) == seen) ++last;
+    if (seen.begin < seen.end)
+      add_product(last - first, value_size, seen.end - seen.begin, weights + first * block_rows + seen.begin,
+                  block_rows, values + seen.begin * value_size, value_size, state.out + first * value_size, value_size);
+  }
+}
+
+/// Calls visit(format) with the format that stores elements of a type.
+template <class Visit>
+void with_format(element_type type, Visit&& visit) {
+  switch (type) {
+    case element_type::f32: return visit(float32{});
+    case element_type::f16: return visit(float16{});
+    case element_type::bf16: return visit(bfloat16{});
+  }
+}
+
+/// The reference as a table of kernels.
+inline const functions& table() noexcept {
+  static constexpr functions kernels{
+      "reference",
+      1,
+      [](std::size_t queries, std::size_t key_size, std::size_t value_size) {
+        return scratch_floats(queries, key_size, value_size);
+      },
+      [](element_type type, const row_block* runs, std::size_t count, const query_block& queries, float* scratch,
+         const softmax_rows& state, weight_strip* strip) {
+        with_format(type, [&](const auto& format) {
+          for (std::size_t i = 0; i < count; ++i) attend_block(format, runs[i], queries, scratch, state, strip);
+        });
+      },
+      [](std::size_t queries) { return strip_floats(queries); },
+      received,
+      [](element_type type, const void* elements, float* floats, std::size_t count) {
+        with_format(type,
+                    [&](const auto& format) { format.decode(static_cast<const std::byte*>(elements), floats, count); });
+      },
+      [](element_type type, const float* floats, void* elements, std::size_t count) {
+        with_format(type, [&](const auto& format) { format.encode(floats, static_cast<std::byte*>(elements), count); });
+      },
+      dot,
+      add_product};
+  return kernels;
 }
 
 }  // namespace HEADWISE_ISA

@@ -16,7 +16,6 @@
 #include "headwise/core/model_shape.hpp"
 #include "headwise/core/token_view.hpp"
 #include "headwise/element/float32.hpp"
-#include "headwise/element/read_rows.hpp"
 #include "headwise/kernel/kernel.hpp"
 #include "headwise/probe/repeated_tokens.hpp"
 #include "headwise/probe/target_rules.hpp"
@@ -65,7 +64,8 @@ class head_scorer {
     }
     for (std::size_t head = 0; head < shape_.kv_heads; ++head)
       for (std::size_t token = 0; token < k.tokens; ++token)
-        detail::read_row(k, token, head, state.keys.data() + (head * probe_.size() + state.seen + token) * dim);
+        kernel::read_row(kernel::fastest(), k, token, head,
+                         state.keys.data() + (head * probe_.size() + state.seen + token) * dim);
 
     const std::size_t blocks = (q.tokens + block_queries - 1) / block_queries;
     std::vector<std::vector<masses>> found(shape_.kv_heads * blocks);  // [kv head, block][query head of the group]
@@ -112,7 +112,7 @@ class head_scorer {
   std::size_t scratch_floats() const noexcept {
     const std::size_t rows = block_queries * shape_.group();
     return rows * (shape_.key_size() + kernel::block_rows + 2 + rule_count) +
-           kernel::scratch_floats(rows, shape_.key_size(), 0);
+           kernel::reference::scratch_floats(rows, shape_.key_size(), 0);
   }
 
   /// Scores up to block_queries queries of the chunk, from `first` on, for the query heads of one KV head.
@@ -130,26 +130,28 @@ class head_scorer {
     float* const rest = logits + rows * kernel::block_rows;
     std::fill_n(on_targets, rows * rule_count, 0.0F);
     for (std::size_t row = 0; row < rows; ++row) {
-      detail::read_row(q, first + row / group, kv_head * group + row % group, queries + row * dim);
+      kernel::read_row(kernel::fastest(), q, first + row / group, kv_head * group + row % group, queries + row * dim);
       for (std::size_t i = 0; i < dim; ++i) queries[row * dim + i] *= params_.scale;
       maximum[row] = kernel::lowest_logit;
       sum[row] = 0.0F;
     }
     const float* const keys = state.keys.data() + kv_head * probe_.size() * dim;
     const std::size_t position = state.seen + first;
-    const kernel::query_block block{queries, rows, group, dim, 0, &params_, position};
+    key_range sees[block_queries];
+    for (std::size_t token = 0; token < tokens; ++token) sees[token] = {0, position + token + 1};
+    const kernel::query_block block{queries, rows, group, dim, 0, &params_, sees};
 
     // A softmax without values: of each row its sum of weights, and the part of that sum which falls on targets. They
     // are the very same weights, so the share is right however large the logits are.
     for (std::size_t start = 0; start < position + tokens; start += kernel::block_rows) {
       const std::size_t count = (std::min)(kernel::block_rows, position + tokens - start);
       const auto* bytes = reinterpret_cast<const std::byte*>(keys + start * dim);
-      kernel::block_logits(float32{}, {bytes, nullptr, count, start, 0.0F}, block, rest, logits);
+      kernel::reference::block_logits(float32{}, {bytes, nullptr, count, start, 0.0F}, block, rest, logits);
       for (std::size_t row = 0; row < rows; ++row) {
-        const std::size_t visible = block.visible(row, start, count);
+        const std::size_t visible = block.visible(row, start, count).end;
         float* const weights = logits + row * kernel::block_rows;
         float* const on_target = on_targets + row * rule_count;
-        const float factor = kernel::softmax_row(weights, visible, maximum[row], sum[row]);
+        const float factor = kernel::reference::softmax_row(weights, visible, maximum[row], sum[row]);
         for (std::size_t rule = 0; rule < rule_count; ++rule) on_target[rule] *= factor;
         for_each_target(position + row / group, [&](std::size_t rule, std::size_t target) {
           if (target >= start && target - start < visible) on_target[rule] += weights[target - start];
