@@ -276,6 +276,15 @@ detail::context_handle make_context(const engine& model, const llama_context_par
   return context;
 }
 
+ggml_type ggml_type_of(cache_format format) { return format == cache_format::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16; }
+
+/// All cells of llama.cpp's own cache: keys and values of every KV head.
+std::size_t own_cache_bytes(const engine& model, const llama_context& context, ggml_type type) {
+  const headwise::model_shape& shape = model.shape();
+  return std::size_t{llama_n_ctx(&context)} * shape.heads() * (shape.key_size() + shape.value_size()) *
+         ggml_type_size(type);
+}
+
 void check_tokens(const engine& model, token_span tokens, std::size_t first_position) {
   const std::size_t limit = model.context_length();
   if (first_position > limit || tokens.size() > limit - first_position)
@@ -447,9 +456,12 @@ std::optional<token> engine::first_token() const {
 void detail::free_context::operator()(llama_context* context) const { llama_free(context); }
 
 session::session(const engine& model, const session_options& options)
-    : engine_(model), chunk_(std::max<std::size_t>(1, options.chunk)), seam_(std::make_unique<seam>(model.shape())) {
+    : engine_(model),
+      chunk_(std::max<std::size_t>(1, options.chunk)),
+      rows_(options.rows),
+      seam_(std::make_unique<seam>(model.shape())) {
   llama_context_params params = context_params(chunk_, chunk_, options.threads);
-  seam_->install(params);
+  seam_->install(params, rows_ == cache_format::f16 ? headwise::element_type::f16 : headwise::element_type::f32);
   context_ = make_context(model, params);
 }
 
@@ -468,12 +480,14 @@ logit_rows session::decode(token_span tokens, std::size_t first_position, const 
                     });
 }
 
+std::size_t session::cache_bytes() const { return own_cache_bytes(engine_, *context_, ggml_type_of(rows_)); }
+
 stock_session::stock_session(const engine& model, const stock_options& options)
-    : engine_(model), chunk_(std::max<std::size_t>(1, options.chunk)) {
+    : engine_(model), chunk_(std::max<std::size_t>(1, options.chunk)), format_(options.format) {
   const std::size_t cells = options.context == 0 ? model.context_length() : options.context;
   llama_context_params params = context_params(cells, std::min(chunk_, cells), options.threads);
   params.flash_attn_type = options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-  params.type_k = params.type_v = options.format == cache_format::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
+  params.type_k = params.type_v = ggml_type_of(options.format);
   context_ = make_context(model, params);
 }
 
@@ -488,6 +502,8 @@ logit_rows stock_session::decode(token_span tokens, logits_of wanted, const prog
                       length_ = position + part.size();
                     });
 }
+
+std::size_t stock_session::cache_bytes() const { return own_cache_bytes(engine_, *context_, ggml_type_of(format_)); }
 
 void stock_session::clear() {
   llama_memory_clear(llama_get_memory(context_.get()), /*data*/ false);

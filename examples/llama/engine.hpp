@@ -112,9 +112,12 @@ struct free_context {
 using context_handle = std::unique_ptr<llama_context, free_context>;
 }  // namespace detail
 
+enum class cache_format { f32, f16 };
+
 struct session_options {
   std::size_t chunk = 256;  ///< tokens per graph, and cells of llama.cpp's own cache, which never holds more
   int threads = 0;          ///< 0: all of the machine
+  cache_format rows = cache_format::f32;  ///< what the hook gets: f32 is exact, f16 takes half the bytes
 };
 
 /// Runs a model with somebody else's KV cache: the hook's. llama.cpp's own cache holds the chunk at hand and is
@@ -129,14 +132,15 @@ class session {
   logit_rows decode(token_span tokens, std::size_t first_position, const attention_hook& hook,
                     logits_of wanted = logits_of::last, const progress& report = {});
 
+  std::size_t cache_bytes() const;  ///< of llama.cpp's own cells, which the hook's cache comes on top of
+
  private:
   const engine& engine_;
   std::size_t chunk_;
+  cache_format rows_;
   std::unique_ptr<seam> seam_;
   detail::context_handle context_;
 };
-
-enum class cache_format { f32, f16 };
 
 struct stock_options {
   std::size_t context = 0;  ///< cells; 0: the model's trained context
@@ -155,11 +159,13 @@ class stock_session {
   logit_rows decode(token_span tokens, logits_of wanted = logits_of::last, const progress& report = {});
   void clear();  ///< back to an empty sequence
   std::size_t length() const noexcept { return length_; }
+  std::size_t cache_bytes() const;  ///< what its KV cache takes, filled or not
 
  private:
   const engine& engine_;
   std::size_t chunk_;
   std::size_t length_ = 0;
+  cache_format format_;
   detail::context_handle context_;
 };
 

@@ -21,6 +21,8 @@ int main(int argc, char** argv) {
   headwise_llama::add_needle(program);
   headwise_llama::add_text(program);
   headwise_llama::add_generate(program);
+  headwise_llama::add_bench(program);
+  headwise_llama::add_bench_run(program);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -2,6 +2,7 @@
 #include "seam.hpp"
 
 #include <charconv>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -24,6 +25,13 @@ constexpr std::string_view value_cache = "cache_v_l";
 /// The tensor that owns the memory: caches are used through views.
 const ggml_tensor& root(const ggml_tensor& tensor) { return tensor.view_src ? *tensor.view_src : tensor; }
 
+/// What a copy was made of: llama.cpp converts rows of f32 before its flash attention.
+const ggml_tensor* original(const ggml_tensor* tensor) {
+  const bool copy =
+      tensor != nullptr && tensor->src[0] != nullptr && tensor->src[1] == tensor;  // as ggml_cast makes it
+  return copy ? tensor->src[0] : tensor;
+}
+
 /// The layer of the KV cache tensor behind `tensor`, if its name begins with `prefix`.
 std::optional<std::size_t> cache_layer(const ggml_tensor* tensor, std::string_view prefix) {
   if (tensor == nullptr) return std::nullopt;
@@ -39,10 +47,6 @@ std::optional<std::size_t> cache_layer(const ggml_tensor* tensor, std::string_vi
 /// The layer whose keys or values this node stores.
 std::optional<std::size_t> stored_layer(const ggml_tensor& node, std::string_view prefix) {
   return node.op == GGML_OP_SET_ROWS ? cache_layer(node.src[2], prefix) : std::nullopt;
-}
-
-bool is_ours(const ggml_tensor& node) {
-  return node.op == GGML_OP_FLASH_ATTN_EXT || stored_layer(node, key_cache) || stored_layer(node, value_cache);
 }
 
 std::size_t extent(const ggml_tensor& tensor, int axis) { return static_cast<std::size_t>(tensor.ne[axis]); }
@@ -74,11 +78,13 @@ std::string rows_of(std::size_t heads, std::size_t dim) {
 
 }  // namespace
 
-void seam::install(llama_context_params& params) {
+void seam::install(llama_context_params& params, headwise::element_type rows) {
+  if (rows == headwise::element_type::bf16)  // llama.cpp would take it, but no hook asks for it
+    throw headwise::error("seam: rows of llama.cpp's own cache are f32 or f16");
   params.cb_eval = callback;
   params.cb_eval_user_data = this;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;  // the node whose output we replace
-  params.type_k = params.type_v = GGML_TYPE_F16;           // a quantised cache would rotate keys and queries
+  params.type_k = params.type_v = rows == headwise::element_type::f16 ? GGML_TYPE_F16 : GGML_TYPE_F32;
   params.offload_kqv = false;
   params.op_offload = false;
 }
@@ -86,73 +92,123 @@ void seam::install(llama_context_params& params) {
 void seam::begin(const attention_hook& hook) {
   hook_ = &hook;
   layers_done_ = 0;
-  keys_.filled = values_.filled = false;
+  keys_.known = values_.known = false;
   error_ = nullptr;
 }
 
 void seam::finish() {
   hook_ = nullptr;
+  restore();
   if (error_) std::rethrow_exception(error_);
   if (layers_done_ == 0 || layers_done_ % shape_.layers != 0)
     refuse(layers_done_ % shape_.layers,
            "no flash attention over its own K and V in the graph, expected one per layer");
 }
 
-// llama.cpp asks (ask = true) which nodes should pause the computation, then calls again once each is computed.
-// Returning false would stop the graph without failing llama_decode, so errors are kept for finish().
+/// Makes a node a place that costs nothing, until restore(): it is not to be computed.
+void seam::leave_out(ggml_tensor& node) {
+  left_out_.push_back({&node, node.op});
+  node.op = GGML_OP_NONE;
+}
+
+/// The nodes as llama.cpp made them: it may use the graph again.
+void seam::restore() noexcept {
+  for (const left_out& each : left_out_) each.node->op = static_cast<ggml_op>(each.op);
+  left_out_.clear();
+}
+
+// llama.cpp asks (ask = true) node after node where to pause, computes up to the first that we name, calls again with
+// it (ask = false), and goes on asking. Every pause ends a parallel region of the engine and costs its threads a
+// meeting, so there is one per layer. Returning false after a pause would stop the graph without failing llama_decode,
+// so errors are kept for finish().
 bool seam::callback(ggml_tensor* node, bool ask, void* self) noexcept {
   seam& bridge = *static_cast<seam*>(self);
+  if (!ask) bridge.restore();
   if (bridge.hook_ == nullptr || bridge.error_) return !ask;
-  if (ask) return is_ours(*node);
   try {
-    bridge.take(*node);
+    if (ask) return bridge.ask(*node);
+    bridge.attend(*node);
   } catch (...) {
     bridge.error_ = std::current_exception();
   }
-  return true;
+  return !ask;
 }
 
-void seam::take(const ggml_tensor& node) {
-  const std::size_t expected = layers_done_ % shape_.layers;
-  if (node.op == GGML_OP_FLASH_ATTN_EXT) return attend(node);
+/// Whether to pause after a node. Nothing of what lies before the last pause and the node is computed yet.
+bool seam::ask(ggml_tensor& node) {
+  if (node.op == GGML_OP_FLASH_ATTN_EXT) {
+    leave_out(node);
+    return true;
+  }
+  const ggml_tensor* const copied = original(&node);
+  if (copied != &node && (cache_layer(copied, key_cache) || cache_layer(copied, value_cache))) {
+    leave_out(node);  // made for the attention that is left out
+    return false;
+  }
   const auto key_layer = stored_layer(node, key_cache);
-  const std::size_t layer = key_layer ? *key_layer : *stored_layer(node, value_cache);
+  const auto value_layer = stored_layer(node, value_cache);
+  if (!key_layer && !value_layer) return false;
+  const std::size_t layer = key_layer ? *key_layer : *value_layer;
+  const std::size_t expected = layers_done_ % shape_.layers;
   if (layer != expected) refuse(layer, "stores K or V where layer " + std::to_string(expected) + " was expected");
   if (key_layer)
-    keep(keys_, *node.src[0], "keys", shape_.key_size());
+    find(keys_, node, "keys", shape_.key_size());
   else
-    keep(values_, *node.src[0], "values", shape_.value_size());
+    find(values_, node, "values", shape_.value_size());
+  return false;
 }
 
-void seam::keep(kept_rows& rows, const ggml_tensor& source, const char* what, std::size_t dim) {
+/// The rows that a SET_ROWS node is going to store. They are read from llama.cpp's cache and not from where they came,
+/// since the graph may reuse that memory before attention.
+void seam::find(stored_rows& rows, const ggml_tensor& node, const char* what, std::size_t dim) const {
   const std::size_t layer = layers_done_ % shape_.layers;
-  const headwise::element_type type = element_of(layer, source, what);
-  check_host(layer, source, what);
+  const ggml_tensor& source = *node.src[0];
+  const ggml_tensor& cells = *node.src[1];
+  const ggml_tensor& cache = *node.src[2];
+  const headwise::element_type type = element_of(layer, cache, what);
+  check_host(layer, cache, what);
+  check_host(layer, cells, "cell numbers");
   const std::size_t width = shape_.kv_heads * dim;
-  if (extent(source, 0) != width || source.ne[2] != 1 || source.ne[3] != 1)
+  if (extent(source, 0) != width || source.ne[2] != 1 || source.ne[3] != 1 || extent(cache, 0) != width)
     refuse(layer, std::string(what) + " have " + std::to_string(source.ne[0]) + " elements per token, expected " +
                       std::to_string(width) + " (" + rows_of(shape_.kv_heads, dim) + ")");
-  const std::size_t element = ggml_type_size(source.type);
-  if (source.nb[0] != element) refuse(layer, std::string(what) + " have gaps between their elements");
+  const std::size_t element = ggml_type_size(cache.type);
+  if (cache.nb[0] != element || cache.nb[1] % element != 0)
+    refuse(layer, std::string(what) + " have gaps between their elements");
 
+  // The cells are an input of the graph, so their numbers are there before anything is computed. A cache that was
+  // emptied before is filled from its first cell on; rows that lie elsewhere would have to be gathered.
   const std::size_t tokens = extent(source, 1);
-  rows.bytes.resize(tokens * width * element);
-  for (std::size_t i = 0; i < tokens; ++i)
-    std::memcpy(rows.bytes.data() + i * width * element, static_cast<const std::byte*>(source.data) + i * source.nb[1],
-                width * element);
-  rows.view = {rows.bytes.data(), type, tokens, shape_.kv_heads, dim, width, dim};
-  rows.filled = true;
+  if (cells.type != GGML_TYPE_I64 || cells.op != GGML_OP_NONE || extent(cells, 0) != tokens || tokens == 0)
+    refuse(layer, std::string(what) + " are stored in cells that are computed, expected a list of one per token");
+  const auto* const numbers = static_cast<const std::int64_t*>(cells.data);
+  for (std::size_t i = 0; i < tokens; ++i) {
+    const std::int64_t expected = numbers[0] + static_cast<std::int64_t>(i);
+    if (numbers[i] != expected || numbers[i] < 0 || numbers[i] >= cache.ne[1])
+      refuse(layer, std::string(what) + " go to cell " + std::to_string(numbers[i]) + " of " +
+                        std::to_string(cache.ne[1]) + ", expected cell " + std::to_string(expected));
+  }
+  rows.view = {static_cast<const std::byte*>(cache.data) + static_cast<std::size_t>(numbers[0]) * cache.nb[1],
+               type,
+               tokens,
+               shape_.kv_heads,
+               dim,
+               cache.nb[1] / element,
+               dim};
+  rows.known = true;
 }
 
 void seam::attend(const ggml_tensor& node) {
   const std::size_t layer = layers_done_ % shape_.layers;
   if (!node.src[0] || !node.src[1] || !node.src[2]) refuse(layer, "flash attention without its inputs");
   const ggml_tensor& query = *node.src[0];
-  if (cache_layer(node.src[2], key_cache))
+  const ggml_tensor* const keys = original(node.src[1]);
+  const ggml_tensor* const values = original(node.src[2]);
+  if (cache_layer(values, key_cache))
     refuse(layer, "values are a part of the keys (a K-only or MLA cache), expected a cache of their own");
-  if (cache_layer(node.src[1], key_cache) != layer || cache_layer(node.src[2], value_cache) != layer)
-    refuse(layer, "attends to '" + std::string(root(*node.src[1]).name) + "', expected its own KV cache");
-  if (!keys_.filled || !values_.filled) refuse(layer, "attends without having stored keys and values");
+  if (cache_layer(keys, key_cache) != layer || cache_layer(values, value_cache) != layer)
+    refuse(layer, "attends to '" + std::string(root(*keys).name) + "', expected its own KV cache");
+  if (!keys_.known || !values_.known) refuse(layer, "attends without having stored keys and values");
   if (node.src[4]) refuse(layer, "has attention sinks of its own in the softmax, which headwise does not compute");
   const float max_bias = float_param(node, 1);
   if (max_bias != 0.0F)
@@ -191,7 +247,7 @@ void seam::attend(const ggml_tensor& node) {
   call.params.softcap = float_param(node, 2);
   (*hook_)(call);
 
-  keys_.filled = values_.filled = false;
+  keys_.known = values_.known = false;
   ++layers_done_;
 }
 

@@ -13,6 +13,13 @@ double mean_of(const std::vector<double>& values) {
   return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
 }
 
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 != 0 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
 estimate proportion(std::size_t successes, std::size_t trials) {
   if (trials == 0) return {0.0, 0.0, 1.0};
   constexpr double z = 1.959964;

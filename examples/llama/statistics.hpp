@@ -14,6 +14,8 @@ struct estimate {
 };
 
 double mean_of(const std::vector<double>& values);
+/// The middle one; of an even number of values, the mean of the two in the middle.
+double median_of(std::vector<double> values);
 
 /// A proportion: `successes` of `trials`, Wilson's score interval.
 estimate proportion(std::size_t successes, std::size_t trials);

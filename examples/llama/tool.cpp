@@ -28,6 +28,10 @@ void common_options::add_running(CLI::App& command) {
       ->check(CLI::NonNegativeNumber);
   command.add_option("--seed", seed, "of everything random")->capture_default_str();
   command.add_flag("-q,--quiet", quiet, "no progress");
+  add_rows(command);
+}
+
+void common_options::add_rows(CLI::App& command) {
   command.add_option("--rows", rows, "how key and value rows are stored")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}))
       ->capture_default_str();
@@ -37,6 +41,12 @@ void common_options::add_policies(CLI::App& command) {
   command.add_option("--compensation", compensation, "what stands for folded rows")
       ->check(CLI::IsMember({"mean", "none", "moment"}))
       ->capture_default_str();
+}
+
+engine_options common_options::loading() const {
+  engine_options options;
+  options.repack = repack;
+  return options;
 }
 
 headwise::any_format common_options::format() const {
@@ -64,10 +74,10 @@ void progress_line::finish() {
   printed_ = false;
 }
 
-void progress_line::show(std::size_t done, std::size_t total) {
+void progress_line::show(std::size_t done, std::size_t total, bool at_once) {
   const auto now = std::chrono::steady_clock::now();
   const double since = std::chrono::duration<double>(now - last_).count();
-  if (quiet_ || since < (terminal_ ? 0.2 : 10.0)) return;
+  if (quiet_ || (!at_once && since < (terminal_ ? 0.2 : 10.0))) return;
   last_ = now;
   printed_ = true;
   std::fprintf(stderr, terminal_ ? "\r\033[K%s: %zu of %zu" : "%s: %zu of %zu\n", what_.c_str(), done, total);
@@ -97,25 +107,38 @@ void say_if_nothing_folds(const headwise::plan_file& plan, std::size_t length) {
                recent);
 }
 
+namespace {
+
+session_options session_of(const common_options& common, cache_format rows) {
+  session_options options;
+  options.threads = common.threads;
+  options.chunk = common.chunk;
+  options.rows = rows;
+  return options;
+}
+
+}  // namespace
+
 runner::runner(const common_options& options)
-    : options_(options), engine_(options.model), session_(engine_, [&] {
-        session_options session;
-        session.threads = options.threads;
-        return session;
-      }()) {
+    : options_(options),
+      engine_(options.model, options.loading()),
+      // Rows that will be f16 can come as f16: rounding twice to the same format changes nothing.
+      session_(engine_, session_of(options, options.rows == "f16" ? cache_format::f16 : cache_format::f32)) {
   if (options.threads != 0) executor_.threads = options.threads;
 }
 
-any_cache runner::full_cache() const {
+any_cache runner::full_cache(headwise::when_to_compress when) const {
   return any_cache(headwise::head_plan(shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
-                   headwise::no_compensation{}, headwise::when_to_compress::after_prompt, options_.format());
+                   headwise::no_compensation{}, when, options_.format());
 }
 
 logit_rows runner::decode(any_cache& cache, token_span tokens, logits_of wanted, const progress& report) {
   const auto start = std::chrono::steady_clock::now();
   const auto hook = [&](const attention_call& call) {
+    const auto entered = std::chrono::steady_clock::now();
     cache.append(call.layer, call.k, call.v);
     headwise::attend(cache, call.layer, call.q, call.out, schedule_, executor_, call.params);
+    attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - entered).count();
   };
   logit_rows logits = session_.decode(tokens, cache.length(), hook, wanted, report);
   watch_speed(tokens.size(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
@@ -131,7 +154,8 @@ headwise::head_scores runner::score(const headwise::repeated_tokens& probe, cons
     if (!scorer) scorer.emplace(shape(), probe, call.params);
     scorer->observe(call.layer, call.q, call.k, executor_);
   };
-  session_.decode(probe.tokens(), 0, hook, logits_of::none, report);
+  session exact(engine_, session_of(options_, cache_format::f32));  // scores are of the keys as the model made them
+  exact.decode(probe.tokens(), 0, hook, logits_of::none, report);
   return scorer->scores();
 }
 

@@ -32,11 +32,16 @@ struct common_options {
   bool quiet = false;
   std::string rows = "f16";
   std::string compensation = "mean";
+  // Not options of every sub-command.
+  std::size_t chunk = 256;  ///< tokens per graph
+  bool repack = false;      ///< engine_options::repack
 
   void add_model(CLI::App& command);
   void add_running(CLI::App& command);  ///< all of add_model but the model itself
+  void add_rows(CLI::App& command);
   void add_policies(CLI::App& command);
 
+  engine_options loading() const;
   headwise::any_format format() const;
   headwise::any_compensation chosen_compensation() const;
 };
@@ -49,7 +54,8 @@ class progress_line {
   progress_line(const progress_line&) = delete;
   progress_line& operator=(const progress_line&) = delete;
 
-  void show(std::size_t done, std::size_t total);
+  /// `at_once`: a step so long that people should know what is going on, however soon it follows the last.
+  void show(std::size_t done, std::size_t total, bool at_once = false);
   void finish();  ///< before anything else is printed
   /// The same line for the next part of the work.
   void rename(const std::string& what) { what_ = what; }
@@ -86,13 +92,19 @@ class runner {
   const engine& model() const noexcept { return engine_; }
   const headwise::model_shape& shape() const noexcept { return engine_.shape(); }
 
+  /// Bytes of llama.cpp's own cache, which holds the chunk at hand.
+  std::size_t own_cache_bytes() const { return session_.cache_bytes(); }
+
   /// A cache of no tokens that keeps everything, to be prefilled and then copied `with` other policies.
-  any_cache full_cache() const;
+  any_cache full_cache(headwise::when_to_compress when = headwise::when_to_compress::after_prompt) const;
 
   /// Runs tokens after those the cache has seen; each layer's keys and values go into the cache, and the attention
   /// comes from it.
   logit_rows decode(any_cache& cache, token_span tokens, logits_of wanted = logits_of::last,
                     const progress& report = {});
+
+  /// Seconds spent in the cache and its attention, in all decode() calls so far.
+  double attention_seconds() const noexcept { return attention_seconds_; }
 
   /// Prefills a probe and scores its heads.
   headwise::head_scores score(const headwise::repeated_tokens& probe, const progress& report = {});
@@ -105,6 +117,7 @@ class runner {
   session session_;
   headwise::openmp executor_;
   headwise::attend_schedule schedule_;
+  double attention_seconds_ = 0.0;
   bool warned_ = false;
 };
 

@@ -261,6 +261,7 @@ class handmade_layer : public ::testing::Test {
   static constexpr int dim = 32;
   static constexpr int tokens = 3;
   static constexpr int cells = 8;
+  static constexpr int first_cell = 2;
 
   handmade_layer() : context_(ggml_init({1 << 20, nullptr, /*no_alloc*/ true}), ggml_free) {
     key_cache = tensor(GGML_TYPE_F16, "cache_k_l0", dim, cells);
@@ -276,16 +277,23 @@ class handmade_layer : public ::testing::Test {
     return made;
   }
 
-  /// Runs the three nodes, changed by `change`, through a seam; what it says at the end.
+  /// Runs the nodes, changed by `change`, through a seam; what it says at the end.
   std::string run(const std::function<void()>& change = [] {}) {
     ggml_context* made = context_.get();
-    ggml_tensor* indices = ggml_new_tensor_1d(made, GGML_TYPE_I64, tokens);
+    indices = ggml_new_tensor_1d(made, GGML_TYPE_I64, tokens);
     const auto rows = [&](ggml_tensor* cache) { return ggml_view_3d(made, cache, dim, cells, 1, cache->nb[1], 0, 0); };
-    attention = ggml_flash_attn_ext(made, queries, rows(key_cache), rows(value_cache), nullptr, 0.25F, 0.0F, 30.0F);
-    ggml_tensor* nodes[] = {ggml_set_rows(made, key_cache, keys, indices),
-                            ggml_set_rows(made, value_cache, values, indices), attention};
+    std::vector<ggml_tensor*> nodes = {ggml_set_rows(made, key_cache, keys, indices),
+                                       ggml_set_rows(made, value_cache, values, indices)};
+    const auto attended = [&](ggml_tensor* cache) {  // llama.cpp converts f32 rows
+      if (cache->type != GGML_TYPE_F32) return rows(cache);
+      return nodes.emplace_back(ggml_cast(made, rows(cache), GGML_TYPE_F16));
+    };
+    ggml_tensor* const k = attended(key_cache);
+    ggml_tensor* const v = attended(value_cache);
+    attention = nodes.emplace_back(ggml_flash_attn_ext(made, queries, k, v, nullptr, 0.25F, 0.0F, 30.0F));
     const std::unique_ptr<ggml_backend_buffer, decltype(&ggml_backend_buffer_free)> buffer(
         ggml_backend_alloc_ctx_tensors_from_buft(made, ggml_backend_cpu_buffer_type()), ggml_backend_buffer_free);
+    for (int i = 0; i < tokens; ++i) cell(i) = first_cell + i;
     change();
 
     headwise::model_shape shape;
@@ -298,17 +306,29 @@ class handmade_layer : public ::testing::Test {
     bridge.install(params);
     const attention_hook hook = [&](const attention_call& call) { seen = call; };
     bridge.begin(hook);
+    std::vector<ggml_op> operations;
+    for (const ggml_tensor* node : nodes) operations.push_back(node->op);
+    pauses = 0;
     for (ggml_tensor* node : nodes)
       if (params.cb_eval(node, /*ask*/ true, params.cb_eval_user_data)) {
+        ++pauses;
+        // Until the pause: keys and values are stored, and what only llama.cpp's own attention needs is not computed.
+        for (std::size_t i = 2; i < nodes.size(); ++i) EXPECT_EQ(nodes[i]->op, GGML_OP_NONE) << i;
+        for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(nodes[i]->op, GGML_OP_SET_ROWS) << i;
         EXPECT_TRUE(params.cb_eval(node, /*ask*/ false, params.cb_eval_user_data));
       }
+    rows_at = static_cast<std::byte*>(key_cache->data) + first_cell * key_cache->nb[1];
+    std::string said = "accepted";
     try {
       bridge.finish();
     } catch (const headwise::error& refused) {
-      return refused.what();
+      said = refused.what();
     }
-    return "accepted";
+    for (std::size_t i = 0; i < nodes.size(); ++i) EXPECT_EQ(nodes[i]->op, operations[i]) << "as llama.cpp made it";
+    return said;
   }
+
+  std::int64_t& cell(int i) { return static_cast<std::int64_t*>(indices->data)[i]; }
 
   void expect_refusal(const std::string& message, const std::string& reason) {
     EXPECT_EQ(message.find("layer 0: "), 0U) << message;
@@ -320,8 +340,11 @@ class handmade_layer : public ::testing::Test {
   ggml_tensor* keys;
   ggml_tensor* values;
   ggml_tensor* queries;
+  ggml_tensor* indices = nullptr;
   ggml_tensor* attention = nullptr;
   attention_call seen;
+  int pauses = 0;
+  const void* rows_at = nullptr;  // where the first of the chunk's keys is stored
 
  private:
   std::unique_ptr<ggml_context, decltype(&ggml_free)> context_;
@@ -335,12 +358,33 @@ TEST_F(handmade_layer, PlainAttentionIsTaken) {
   EXPECT_EQ(seen.params.softcap, 30.0F);
 }
 
-TEST_F(handmade_layer, SixteenBitRowsAreTakenAsTheyAre) {
-  keys = tensor(GGML_TYPE_F16, "k", dim, tokens);
-  values = tensor(GGML_TYPE_F16, "v", dim, tokens);
-  EXPECT_EQ(run([&] { values->type = GGML_TYPE_BF16; }), "accepted");
+TEST_F(handmade_layer, ALayerPausesOnceAndItsRowsAreReadWhereTheyAreStored) {
+  EXPECT_EQ(run(), "accepted");
+  EXPECT_EQ(pauses, 1);
+  EXPECT_EQ(seen.k.data, rows_at);
   EXPECT_EQ(seen.k.type, headwise::element_type::f16);
+  EXPECT_EQ(seen.k.token_stride, static_cast<std::size_t>(dim));
+}
+
+TEST_F(handmade_layer, RowsAreTakenInTheTypeTheyAreStoredIn) {
+  key_cache = tensor(GGML_TYPE_F32, "cache_k_l0", dim, cells);
+  EXPECT_EQ(run([&] { value_cache->type = GGML_TYPE_BF16; }), "accepted");
+  EXPECT_EQ(seen.k.type, headwise::element_type::f32);
   EXPECT_EQ(seen.v.type, headwise::element_type::bf16);
+}
+
+TEST_F(handmade_layer, CopiesForTheAttentionThatIsLeftOutAreLeftOutToo) {
+  key_cache = tensor(GGML_TYPE_F32, "cache_k_l0", dim, cells);
+  value_cache = tensor(GGML_TYPE_F32, "cache_v_l0", dim, cells);
+  EXPECT_EQ(run(), "accepted");
+  EXPECT_EQ(pauses, 1);
+  EXPECT_EQ(seen.k.data, rows_at);
+}
+
+TEST_F(handmade_layer, ScatteredCellsAreRefused) {
+  expect_refusal(run([&] { cell(2) = 7; }), "keys go to cell 7 of 8, expected cell 4");
+  expect_refusal(run([&] { cell(0) = cells; }), "keys go to cell 8 of 8");
+  expect_refusal(run([&] { indices->op = GGML_OP_ADD; }), "cells that are computed");
 }
 
 TEST_F(handmade_layer, AlibiIsRefused) {
@@ -353,11 +397,11 @@ TEST_F(handmade_layer, AttentionSinksAreRefused) {
 }
 
 TEST_F(handmade_layer, TensorsElsewhereAreRefused) {
-  expect_refusal(run([&] { keys->buffer = nullptr; }), "keys are not in host memory");
+  expect_refusal(run([&] { key_cache->buffer = nullptr; }), "keys are not in host memory");
 }
 
 TEST_F(handmade_layer, QuantisedKeysAreRefused) {
-  expect_refusal(run([&] { keys->type = GGML_TYPE_Q8_0; }), "keys are q8_0");
+  expect_refusal(run([&] { key_cache->type = GGML_TYPE_Q8_0; }), "keys are q8_0");
 }
 
 TEST_F(handmade_layer, AnotherShapeIsRefused) {

@@ -177,6 +177,62 @@ TEST_F(program, GenerateSaysWhatItHolds) {
   EXPECT_EQ(answer(same), answer(full));
 }
 
+TEST_F(program, BenchMeasuresEachEngineInAProcessOfItsOwn) {
+  make_plan("--min-recent 8 --divisor 0");
+  const std::string command = "bench -q -m " + model() + " -p " + file("plan.tsv") + " --threads 1 ";
+  const result bench = run(command + "--length 64 --decode 6 --rounds 1 -o " + file("out"));
+  ASSERT_EQ(bench.status, 0) << bench.words;
+  for (const char* part : {"each at the faster", "in headwise", "overhead"})
+    EXPECT_NE(bench.words.find(part), std::string::npos) << part << "\n" << bench.words;
+  const auto rows = rows_of(file("out/bench.tsv"),
+                            "engine\tlength\tthreads\tprompt_tps\tdecode_tps\tcache_bytes\tpeak_bytes\tmax_logit_diff");
+  ASSERT_EQ(rows.size(), 4U);
+  const char* const engines[] = {"stock", "stock_noflash", "full", "compressed"};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i][0], engines[i]);
+    EXPECT_EQ(rows[i][1], "64");
+    EXPECT_EQ(rows[i][2], "1");
+    for (const std::size_t column : {3U, 4U, 5U, 6U}) EXPECT_GT(std::stod(rows[i][column]), 0.0) << i << " " << column;
+    EXPECT_GT(std::stod(rows[i][6]), 2e7) << "the weights alone are more";
+  }
+  // Rounding in other orders moves logits by a little; 8 recent rows of 64 move them by more.
+  for (const std::size_t i : {0U, 1U, 2U}) EXPECT_LT(std::stod(rows[i][7]), 4.0) << i;
+  EXPECT_GT(std::stod(rows[3][7]), std::stod(rows[2][7]));
+}
+
+TEST_F(program, BenchTakesEnginesAndPoliciesAndHasNoRatioWithoutStock) {
+  make_plan("--min-recent 8 --divisor 0");
+  const result bench = run("bench -q -m " + model() + " -p " + file("plan.tsv") +
+                           " --engines compressed --threads 1 --when every_append --rows f32 --chunk 16" +
+                           " --compensation none --length 40 --decode 3 --rounds 2 -o " + file("out"));
+  ASSERT_EQ(bench.status, 0) << bench.words;
+  const auto rows = rows_of(file("out/bench.tsv"), "engine\tlength\tthreads");
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0][0], "compressed");
+  EXPECT_EQ(rows[0][8], "any");  // one thread waits for nobody
+  EXPECT_EQ(rows[0][9], "2");
+  EXPECT_EQ(rows[0][11], "-");
+}
+
+TEST_F(program, ABenchThatCannotRunSaysWhy) {
+  make_plan();
+  const std::string command = "bench -q -m " + model() + " -p " + file("plan.tsv") + " --threads 1 -o " + file("new");
+  refuses(command + " --length 8192", {"--length", "8192", "64", "context"});
+  refuses(command + " --engines stock,best", {"best", "compressed"});
+  refuses("bench -q -m " + file("none.gguf") + " -p " + file("plan.tsv") + " -o " + file("new"), {"none.gguf"});
+  refuses("bench -q -m " + model() + " -p " + file("out/profile.tsv") + " -o " + file("new"), {"profile.tsv"});
+  std::ofstream(file("short.txt")) << "Too little.";
+  refuses(command + " -f " + file("short.txt"), {"text", "tokens", "7964"});
+  refuses("bench -q -m " + model() + " -p " + file("plan.tsv") + " --length 8 -o " + file("plan.tsv"),
+          {"plan.tsv", "folder"});
+  for (const char* nonsense : {" --rounds 0", " --threads -1", " --wait eager", " --decode 0", " --length many"}) {
+    const result said = run(command + nonsense);
+    EXPECT_NE(said.status, 0) << nonsense;
+    EXPECT_LT(said.status, 128) << nonsense;
+  }
+  EXPECT_FALSE(fs::exists(file("new")));
+}
+
 TEST_F(program, NothingFoldedIsSaid) {
   make_plan("--min-recent 4000");
   const result needle = run("needle -q -m " + model() + " -p " + file("plan.tsv") +
