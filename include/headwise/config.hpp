@@ -7,8 +7,11 @@
 //   HEADWISE_COLD                keeps error paths out of the hot code
 //   HEADWISE_WITH_HIGHWAY        1: fast kernels through Google Highway (kernel/simd.hpp); link libhwy
 //   HEADWISE_STATIC_DISPATCH     define it to compile the fast kernels for this file's instruction set only
-//   HEADWISE_ISA                 names the instruction set this file is compiled for: an inline namespace of kernel/,
-//                                so that two files with different -m flags never share one kernel by accident
+//   HEADWISE_ISA                 names the instruction set this file is compiled for: an inline namespace around all
+//   that
+//                                computes with rows. So files with different -m flags meet in one program, and none of
+//                                them runs another's code; a cache cannot be handed from one to the other (the linker
+//                                says so), while plans, scores and views can
 
 #include <cassert>
 
@@ -32,12 +35,24 @@
 #define HEADWISE_WITH_HIGHWAY 0
 #endif
 
-#if defined(__AVX512F__)
+#if defined(__AVX512FP16__) || defined(__AVX512BF16__)
+#define HEADWISE_ISA isa_avx512_fp
+#elif defined(__AVX512VNNI__)
+#define HEADWISE_ISA isa_avx512_vnni
+#elif defined(__AVX512F__)
 #define HEADWISE_ISA isa_avx512
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
 #define HEADWISE_ISA isa_avx2
+#elif defined(__AVX2__)
+#define HEADWISE_ISA isa_avx2_without_fma
 #elif defined(__AVX__)
 #define HEADWISE_ISA isa_avx
+#elif defined(__SSE4_1__)
+#define HEADWISE_ISA isa_sse4
+#elif defined(__ARM_FEATURE_SVE)
+#define HEADWISE_ISA isa_sve
+#elif defined(__ARM_NEON)
+#define HEADWISE_ISA isa_neon
 #else
 #define HEADWISE_ISA isa_baseline
 #endif

@@ -28,6 +28,9 @@
 #include "headwise/element/format.hpp"
 #include "headwise/element/format_variant.hpp"
 
+// kernel: what depends on the instruction set
+#include "headwise/kernel/kernel.hpp"
+
 // store: one head's rows
 #include "headwise/store/chunk_memory.hpp"
 #include "headwise/store/head_rows.hpp"
@@ -53,6 +56,8 @@
 // attend: decode and chunks, over runs
 #include "headwise/attend/attend.hpp"
 #include "headwise/attend/attend_schedule.hpp"
+#include "headwise/attend/mask.hpp"
+#include "headwise/attend/received_attention.hpp"
 
 // probe: which heads retrieve?
 #include "headwise/probe/head_scorer.hpp"

@@ -5,7 +5,8 @@
 # 1. Arrows: core < element < kernel < store < policy < cache < attend < probe < profile. A header includes only its own
 #    folder, one to the left, and fwd, config or version. headwise.hpp includes everything; fwd.hpp, config.hpp and
 #    version.hpp may include core, element and policy headers only to name defaults.
-# 2. Only config.hpp and version.hpp define macros, all of them HEADWISE_*.
+# 2. Only config.hpp and version.hpp define macros, all of them HEADWISE_*. The two files that deal with Highway,
+#    kernel/simd.hpp and kernel/simd-inl.hpp, also set what Highway reads, and undefine all of it at their end.
 # 3. No streams, no thread_local.
 # 4. Includes name what they include from the root ("headwise/core/error.hpp"), and every file has #pragma once.
 # 5. headwise.hpp reaches every header.
@@ -60,10 +61,13 @@ foreach(header IN LISTS headers)
   file(STRINGS ${HEADERS}/${header} lines REGEX "^[ \t]*#[ \t]*define")
   foreach(line IN LISTS lines)
     string(REGEX MATCH "define[ \t]+([A-Za-z0-9_]+)" ignored "${line}")
-    if(NOT CMAKE_MATCH_1 MATCHES "^HEADWISE_")
-      violation(${header} "defines ${CMAKE_MATCH_1}; only HEADWISE_* may be defined")
+    set(macro "${CMAKE_MATCH_1}")
+    if(header MATCHES "^headwise/kernel/simd(-inl)?.hpp$" AND macro MATCHES "^(HWY_(WANT_AVX3_DL|TARGET_INCLUDE)|HEADWISE_SIMD_[A-Z]+)$")
+      # free
+    elseif(NOT macro MATCHES "^HEADWISE_")
+      violation(${header} "defines ${macro}; only HEADWISE_* may be defined")
     elseif(NOT header IN_LIST common OR header STREQUAL "headwise/fwd.hpp")
-      violation(${header} "defines ${CMAKE_MATCH_1}; only config.hpp and version.hpp define macros")
+      violation(${header} "defines ${macro}; only config.hpp and version.hpp define macros")
     endif()
   endforeach()
 
@@ -75,7 +79,7 @@ foreach(header IN LISTS headers)
   endforeach()
 
   file(STRINGS ${HEADERS}/${header} lines REGEX "^#pragma once$")
-  if(NOT lines)
+  if(NOT lines AND NOT header STREQUAL "headwise/kernel/simd-inl.hpp")  # included once per instruction set
     violation(${header} "has no #pragma once")
   endif()
 endforeach()

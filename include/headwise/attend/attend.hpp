@@ -5,9 +5,11 @@
 
 #include "headwise/attend/attend_schedule.hpp"
 #include "headwise/attend/mask.hpp"
+#include "headwise/config.hpp"
 #include "headwise/core/executor.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// Causal attention of a chunk of queries over what a layer of a cache holds, the chunk's own rows included: append
 /// first, then attend. q is [tokens, query_heads, head_dim] after RoPE, out [tokens, query_heads, value_dim], any
@@ -23,4 +25,5 @@ void attend(const Cache& cache, std::size_t layer, const token_view& q, const ou
   executor(schedule.tasks(), [&](std::size_t i) { schedule.run(i); });
 }
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

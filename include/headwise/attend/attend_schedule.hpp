@@ -13,6 +13,7 @@
 #include "headwise/attend/mask.hpp"
 #include "headwise/attend/received_attention.hpp"
 #include "headwise/attend/softmax_merge.hpp"
+#include "headwise/config.hpp"
 #include "headwise/core/aligned_memory.hpp"
 #include "headwise/core/attention_params.hpp"
 #include "headwise/core/error.hpp"
@@ -23,6 +24,7 @@
 #include "headwise/store/run.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 // What attend reads: a cache, or anything else that offers
 //   | Expression                              | Returns       | Meaning                                               |
@@ -425,15 +427,16 @@ inline void attend_schedule::merge(const query_rows& block) noexcept {
   for (std::size_t row = 0; row < block.count; ++row) {
     const auto part_at = [&](std::size_t i) {
       const kernel::softmax_rows state = part(block, i);
-      return detail::partial_softmax{state.maximum[row], state.sum[row], state.out + row * value_size};
+      return kernel::partial_softmax{state.maximum[row], state.sum[row], state.out + row * value_size};
     };
     const std::size_t token = block.first_query + row / group;
     const std::size_t query_head = block.kv_head * group + row % group;
     const float log_sum =
-        detail::merge_softmax(block.parts, part_at, block.summary,
+        kernel::merge_softmax(block.parts, part_at, block.summary,
                               of.out.data + token * of.out.token_stride + query_head * of.out.head_stride, value_size);
     if (of.extras.log_sum_exp != nullptr) of.extras.log_sum_exp[token * of.shape.query_heads + query_head] = log_sum;
   }
 }
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

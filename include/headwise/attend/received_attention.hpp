@@ -7,9 +7,11 @@
 #include <limits>
 #include <memory>
 
+#include "headwise/config.hpp"
 #include "headwise/core/key_range.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// The attention that each row of a layer received: its weights summed over queries and over the query heads of the
 /// group, per KV head. Token-level policies choose rows by it (H2O, SnapKV: method.md, heavy rows). No matrix is held.
@@ -56,4 +58,5 @@ class received_attention {
   std::unique_ptr<std::size_t[]> queries_;
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstddef>
 
+#include "headwise/config.hpp"
 #include "headwise/kernel/block.hpp"
 
-namespace headwise::detail {
+namespace headwise::kernel {
+inline namespace HEADWISE_ISA {
 
 /// One query row of an unfinished softmax: sum and out hold e^(logit - maximum).
 struct partial_softmax {
@@ -21,7 +23,7 @@ struct partial_softmax {
 /// Returns the log of the sum.
 template <class PartAt>
 float merge_softmax(std::size_t parts, PartAt&& part_at, bool last_is_summary, float* out, std::size_t size) noexcept {
-  float maximum = kernel::lowest_logit;
+  float maximum = lowest_logit;
   for (std::size_t i = 0; i < parts; ++i) {
     const float part = part_at(i).maximum;
     maximum = part > maximum ? part : maximum;
@@ -35,9 +37,10 @@ float merge_softmax(std::size_t parts, PartAt&& part_at, bool last_is_summary, f
     sum += weight * part.sum;
     for (std::size_t j = 0; j < size; ++j) out[j] += weight * part.out[j];
   }
-  if (sum == 0.0F) return kernel::lowest_logit;
+  if (sum == 0.0F) return lowest_logit;
   for (std::size_t j = 0; j < size; ++j) out[j] /= sum;
   return maximum + std::log(sum);
 }
 
-}  // namespace headwise::detail
+}  // namespace HEADWISE_ISA
+}  // namespace headwise::kernel

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "headwise/config.hpp"
 #include "headwise/core/attention_params.hpp"
 #include "headwise/core/token_view.hpp"
 #include "headwise/kernel/kernel.hpp"
@@ -12,6 +13,7 @@
 #include "headwise/store/head_rows.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// One KV head of a cache: the rows it keeps and the summary of those that left. What attend reads.
 template <class Format, class Compensation>
@@ -110,4 +112,5 @@ class head_cache {
   std::size_t value_size_;
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

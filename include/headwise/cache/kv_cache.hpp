@@ -11,6 +11,7 @@
 #include "headwise/cache/cache_report.hpp"
 #include "headwise/cache/head_cache.hpp"
 #include "headwise/cache/regular.hpp"
+#include "headwise/config.hpp"
 #include "headwise/core/error.hpp"
 #include "headwise/core/head_plan.hpp"
 #include "headwise/core/token_view.hpp"
@@ -27,6 +28,7 @@
 #include "headwise/store/page_arena.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// The KV cache of one sequence, all layers. Retrieval heads keep every row; local heads keep the plan's sinks, the
 /// budget's recent rows (and up to a block more, where the compensation folds in blocks), and a summary of everything
@@ -291,4 +293,5 @@ kv_cache<Format, Budget, Compensation> make_cache(head_plan plan, Budget budget,
                                                 std::move(format));
 }
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "headwise/config.hpp"
 #include "headwise/core/token_view.hpp"
 #include "headwise/element/half.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// bfloat16, 2 bytes an element: float32's range with 8 bits of precision.
 struct bfloat16 {
@@ -31,4 +33,5 @@ struct bfloat16 {
   }
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

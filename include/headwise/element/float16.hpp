@@ -7,10 +7,12 @@
 #include <cstring>
 #include <limits>
 
+#include "headwise/config.hpp"
 #include "headwise/core/token_view.hpp"
 #include "headwise/element/half.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// IEEE binary16, 2 bytes an element. Finite values beyond +-65504 are stored as +-65504.
 struct float16 {
@@ -42,4 +44,5 @@ struct float16 {
   }
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

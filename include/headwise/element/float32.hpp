@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstring>
 
+#include "headwise/config.hpp"
 #include "headwise/core/token_view.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// Rows as they come, 4 bytes an element.
 struct float32 {
@@ -22,4 +24,5 @@ struct float32 {
   }
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

@@ -5,6 +5,7 @@
 #include <optional>
 #include <variant>
 
+#include "headwise/config.hpp"
 #include "headwise/element/bfloat16.hpp"
 #include "headwise/element/float16.hpp"
 #include "headwise/element/float32.hpp"
@@ -12,6 +13,7 @@
 #include "headwise/fwd.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// A format chosen at run time; itself a format. Branches once per block of rows.
 template <class... Formats>
@@ -40,4 +42,5 @@ class format_variant {
   std::variant<Formats...> format_;
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

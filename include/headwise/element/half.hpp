@@ -3,9 +3,11 @@
 
 #include <cstdint>
 
+#include "headwise/config.hpp"
 #include "headwise/element/bits.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 // Exact conversions between float32 and the two 16-bit formats: round to nearest, ties to even; subnormals, signed
 // zeros, infinities and NaNs (sign and leading payload bits) kept. Integer arithmetic, and one subtraction of normal
@@ -62,4 +64,5 @@ inline float float_from_bf16(std::uint16_t half) noexcept {
   return detail::float_of(static_cast<std::uint32_t>(half) << 16);
 }
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

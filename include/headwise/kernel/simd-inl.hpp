@@ -42,9 +42,9 @@ constexpr std::size_t columns = registers == 32 ? 4 : 2;  // vectors of a produc
 
 // Arrays of vectors must end up in registers, so every loop over them is unrolled.
 #if HWY_COMPILER_CLANG
-#define HEADWISE_UNROLL _Pragma("clang loop unroll(full)")
+#define HEADWISE_SIMD_UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define HEADWISE_UNROLL _Pragma("GCC unroll 16")
+#define HEADWISE_SIMD_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 // ---- Rows as they are stored ---------------------------------------------------------------------------------------
@@ -149,7 +149,8 @@ HWY_INLINE vector sums_of(const vector* a) {
     return a[0];
   } else {
     vector half[Count / 2];
-    HEADWISE_UNROLL for (std::size_t i = 0; i < Count / 2; ++i) half[i] = add_apart<Count / 2>(a[i], a[i + Count / 2]);
+    HEADWISE_SIMD_UNROLL for (std::size_t i = 0; i < Count / 2; ++i) half[i] =
+        add_apart<Count / 2>(a[i], a[i + Count / 2]);
     return sums_of<Count / 2>(half);
   }
 }
@@ -210,7 +211,7 @@ constexpr std::size_t value_rows = 16;
 /// Line `Part`, `Part` + `Parts` ... of the `Bytes` from `at` on.
 template <std::size_t Bytes, std::size_t Parts>
 HWY_INLINE void fetch(const std::byte* at, std::size_t part) {
-  HEADWISE_UNROLL for (std::size_t line = 0; line < Bytes; line += 64 * Parts) if (line + 64 * part < Bytes)
+  HEADWISE_SIMD_UNROLL for (std::size_t line = 0; line < Bytes; line += 64 * Parts) if (line + 64 * part < Bytes)
       __builtin_prefetch(at + line + 64 * part, 0, 2);
 }
 
@@ -220,27 +221,29 @@ HWY_INLINE void four_logits(const std::byte* const* rows, std::size_t size, cons
                             const std::byte* ahead) {
   constexpr std::size_t sums = Queries * 4 < lanes ? lanes : Queries * 4;
   vector sum[sums];
-  HEADWISE_UNROLL for (std::size_t s = 0; s < sums; ++s) sum[s] = hn::Zero(tag());
+  HEADWISE_SIMD_UNROLL for (std::size_t s = 0; s < sums; ++s) sum[s] = hn::Zero(tag());
   std::size_t i = 0;
   for (; i + lanes <= size; i += lanes) {
     vector row[4];
-    HEADWISE_UNROLL for (std::size_t r = 0; r < 4; ++r) row[r] = load<Rows>(rows[r] + i * Rows::bytes);
-    HEADWISE_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
+    HEADWISE_SIMD_UNROLL for (std::size_t r = 0; r < 4; ++r) row[r] = load<Rows>(rows[r] + i * Rows::bytes);
+    HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
       const vector query = load(queries[q] + i);
-      HEADWISE_UNROLL for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] = hn::MulAdd(row[r], query, sum[4 * q + r]);
+      HEADWISE_SIMD_UNROLL for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] =
+          hn::MulAdd(row[r], query, sum[4 * q + r]);
       fetch<4 * lanes * Rows::bytes, Queries>(ahead + 4 * i * Rows::bytes, q);
     }
   }
   if (lanes == 16 && i != size) {
-    HEADWISE_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
+    HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
       const vector query = load<true>(queries[q] + i);
-      HEADWISE_UNROLL for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] =
+      HEADWISE_SIMD_UNROLL for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] =
           hn::MulAdd(load<Rows, true>(rows[r] + i * Rows::bytes), query, sum[4 * q + r]);
     }
   }
   HWY_ALIGN float found[sums];
-  HEADWISE_UNROLL for (std::size_t s = 0; s < sums; s += lanes) hn::Store(sums_of<lanes>(sum + s), tag(), found + s);
-  HEADWISE_UNROLL for (std::size_t q = 0; q < Queries; ++q)
+  HEADWISE_SIMD_UNROLL for (std::size_t s = 0; s < sums; s += lanes)
+      hn::Store(sums_of<lanes>(sum + s), tag(), found + s);
+  HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q)
       std::memcpy(logits + q * block_rows, found + 4 * q, 4 * sizeof(float));
 }
 
@@ -250,21 +253,21 @@ HWY_INLINE void add_values(const std::byte* const* rows, std::size_t count, std:
                            float* const* out, const float* factor, const std::byte* ahead) {
   const tag d;
   vector sum[Queries * Columns];  // of these rows alone: over a long context a single running sum would lose digits
-  HEADWISE_UNROLL for (std::size_t s = 0; s < Queries * Columns; ++s) sum[s] = hn::Zero(d);
+  HEADWISE_SIMD_UNROLL for (std::size_t s = 0; s < Queries * Columns; ++s) sum[s] = hn::Zero(d);
   for (std::size_t r = 0; r < count; ++r) {
     vector row[Columns];
-    HEADWISE_UNROLL for (std::size_t c = 0; c < Columns; ++c) row[c] =
+    HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) row[c] =
         load<Rows, Half>(rows[r] + (column + c * lanes) * Rows::bytes);
-    HEADWISE_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
+    HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
       const vector weight = hn::Set(d, weights[q * block_rows + r]);
-      HEADWISE_UNROLL for (std::size_t c = 0; c < Columns; ++c) sum[q * Columns + c] =
+      HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) sum[q * Columns + c] =
           hn::MulAdd(row[c], weight, sum[q * Columns + c]);
       fetch<Columns * lanes * Rows::bytes, Queries>(ahead + r * Columns * lanes * Rows::bytes, q);
     }
   }
-  HEADWISE_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
+  HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
     const vector scale = hn::Set(d, factor[q]);
-    HEADWISE_UNROLL for (std::size_t c = 0; c < Columns; ++c) {
+    HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) {
       float* const at = out[q] + column + c * lanes;
       store<Half>(hn::MulAdd(load<Half>(at), scale, sum[q * Columns + c]), at);
     }
@@ -473,17 +476,18 @@ HWY_INLINE void product_tile(std::size_t depth, const float* a, std::size_t a_ro
                              std::size_t b_stride, float* c, std::size_t c_stride, const float* factor) {
   const tag d;
   vector sum[Rows * Columns];
-  HEADWISE_UNROLL for (std::size_t i = 0; i < Rows * Columns; ++i) sum[i] = hn::Zero(d);
+  HEADWISE_SIMD_UNROLL for (std::size_t i = 0; i < Rows * Columns; ++i) sum[i] = hn::Zero(d);
   for (std::size_t k = 0; k < depth; ++k) {
     vector right[Columns];
-    HEADWISE_UNROLL for (std::size_t j = 0; j < Columns; ++j) right[j] = load<Half>(b + k * b_stride + j * lanes);
-    HEADWISE_UNROLL for (std::size_t i = 0; i < Rows; ++i) {
+    HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < Columns; ++j) right[j] = load<Half>(b + k * b_stride + j * lanes);
+    HEADWISE_SIMD_UNROLL for (std::size_t i = 0; i < Rows; ++i) {
       const vector left = hn::Set(d, a[i * a_row + k * a_depth]);
-      HEADWISE_UNROLL for (std::size_t j = 0; j < Columns; ++j) sum[i * Columns + j] =
+      HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < Columns; ++j) sum[i * Columns + j] =
           hn::MulAdd(left, right[j], sum[i * Columns + j]);
     }
   }
-  HEADWISE_UNROLL for (std::size_t i = 0; i < Rows; ++i) HEADWISE_UNROLL for (std::size_t j = 0; j < Columns; ++j) {
+  HEADWISE_SIMD_UNROLL for (std::size_t i = 0; i < Rows; ++i)
+      HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < Columns; ++j) {
     float* const at = c + i * c_stride + j * lanes;
     if constexpr (Mode == into::store)
       store<Half>(sum[i * Columns + j], at);
@@ -580,7 +584,7 @@ HWY_NOINLINE void softmax_panel(float* logits, const seen_rows& block, const que
       end[q] = static_cast<std::int32_t>(rows.end);
     }
   const hn::RebindToSigned<tag> integer;
-  HEADWISE_UNROLL for (std::size_t c = 0; c < Columns; ++c) {
+  HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) {
     float* const column = logits + c * lanes;
     const vector old = hn::Load(d, maximum + c * lanes);
     vector largest = old;
@@ -848,7 +852,7 @@ inline float dot(const float* a, const float* b, std::size_t size) {
   vector sum[2] = {hn::Zero(d), hn::Zero(d)};
   std::size_t i = 0;
   for (; i + 2 * lanes <= size; i += 2 * lanes)
-    HEADWISE_UNROLL for (std::size_t j = 0; j < 2; ++j) sum[j] =
+    HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < 2; ++j) sum[j] =
         hn::MulAdd(hn::LoadU(d, a + i + j * lanes), hn::LoadU(d, b + i + j * lanes), sum[j]);
   for (; i + lanes <= size; i += lanes) sum[0] = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum[0]);
   float total = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum[0], sum[1])));
@@ -886,5 +890,7 @@ inline const functions& table() {
 }  // namespace HEADWISE_ISA
 }  // namespace headwise::kernel
 HWY_AFTER_NAMESPACE();
+#undef HEADWISE_SIMD_UNROLL
 #endif  // HEADWISE_SIMD_HERE
+#undef HEADWISE_SIMD_HERE
 #endif  // toggle

@@ -42,10 +42,10 @@
 
 #if defined(HEADWISE_STATIC_DISPATCH)
 #define HEADWISE_SIMD_SETS HWY_STATIC_TARGET
-#define HEADWISE_PROCESSOR_SETS HWY_STATIC_TARGET
+#define HEADWISE_SIMD_SUPPORTED HWY_STATIC_TARGET
 #else
 #define HEADWISE_SIMD_SETS HWY_TARGETS
-#define HEADWISE_PROCESSOR_SETS hwy::SupportedTargets()
+#define HEADWISE_SIMD_SUPPORTED hwy::SupportedTargets()
 #endif
 
 namespace headwise::kernel {
@@ -54,7 +54,7 @@ inline namespace HEADWISE_ISA {
 /// The kernels of the best of the sets `allowed` (bits as Highway's: HWY_AVX2 ...) that the processor has, or nullptr
 /// if there are none.
 inline const functions* simd_functions(std::int64_t allowed) noexcept {
-  const std::int64_t supported = allowed & HEADWISE_PROCESSOR_SETS;
+  const std::int64_t supported = allowed & HEADWISE_SIMD_SUPPORTED;
 #if HWY_ARCH_X86
 #if HWY_STATIC_TARGET == HWY_AVX3_DL
   if ((supported & HWY_AVX3_DL) != 0) return &N_AVX3_DL::table();
@@ -79,6 +79,9 @@ inline const functions* simd_functions(std::int64_t allowed) noexcept {
 }
 
 }  // namespace HEADWISE_ISA
+
+#undef HEADWISE_SIMD_SETS
+#undef HEADWISE_SIMD_SUPPORTED
 
 #if defined(HEADWISE_KERNELS_HERE)
 const functions* linked_functions(std::int64_t allowed) noexcept { return simd_functions(allowed); }

@@ -5,9 +5,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "headwise/config.hpp"
 #include "headwise/core/attention_params.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// How much a summary weighs for one query: it enters the softmax as a row with logit capped(mean_logit) + log_mass.
 /// The two are apart because a model's softcap applies to the first alone (method: ln D is added after scaling).
@@ -49,6 +51,7 @@ struct no_compensation {
   static summary_logit evaluate(const summary&, const float*, const attention_params&, float*) noexcept { return {}; }
 };
 
+}  // namespace HEADWISE_ISA
 namespace detail {
 
 template <class C, class = void>

@@ -6,12 +6,14 @@
 #include <utility>
 #include <variant>
 
+#include "headwise/config.hpp"
 #include "headwise/fwd.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// A compensation chosen at run time; itself a compensation.
 template <class... Compensations>
@@ -64,4 +66,5 @@ class compensation_variant {
   std::variant<Compensations...> compensation_;
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

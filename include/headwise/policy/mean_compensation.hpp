@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstddef>
 
+#include "headwise/config.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/store/row_sums.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// RazorAttention's compensation token: the mean key and the mean value of the D folded rows, weighing D rows,
 ///   logit = s q.k_hat + ln D,   value = v_hat   (arXiv 2407.15891, section 3).
@@ -33,4 +35,5 @@ struct mean_compensation {
   }
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

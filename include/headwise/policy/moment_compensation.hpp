@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <vector>
 
+#include "headwise/config.hpp"
 #include "headwise/kernel/kernel.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/store/row_sums.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// The mean and, beside it, how values vary with keys: the value is v_hat + s C_vk q with
 ///   C_vk = (1/D) sum (v - v_hat)(k - k_hat)^T,
@@ -108,4 +110,5 @@ struct moment_compensation {
   }
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/config.hpp"
 #include "headwise/core/attention_params.hpp"
 #include "headwise/core/error.hpp"
 #include "headwise/core/executor.hpp"
@@ -21,6 +22,7 @@
 #include "headwise/probe/target_rules.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// Scores every query head while an engine prefills the probe: it sees the queries and keys of each layer, chunk by
 /// chunk, and measures the attention mass on the rules' targets. Of the attention matrix only a block of logits exists
@@ -212,4 +214,5 @@ class head_scorer {
 head_scorer(const model_shape&, repeated_tokens)->head_scorer<echo, induction>;
 head_scorer(const model_shape&, repeated_tokens, const attention_params&)->head_scorer<echo, induction>;
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

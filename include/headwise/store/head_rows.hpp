@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "headwise/config.hpp"
 #include "headwise/core/token_view.hpp"
 #include "headwise/element/format.hpp"
 #include "headwise/fwd.hpp"
@@ -15,6 +16,7 @@
 #include "headwise/store/run.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// The key and value rows of one KV head: those of tokens 0..length()-1 less one gap of rows that have left. Rows lie
 /// in pages of 64, aligned to the token's position, so a window that grows or slides never moves a row, and a page goes
@@ -149,4 +151,5 @@ class head_rows {
   std::vector<page_arena::page> pages_;
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

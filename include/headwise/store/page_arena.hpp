@@ -12,6 +12,7 @@
 #include "headwise/store/chunk_memory.hpp"
 
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// Hands out pages of one size from chunks of memory, and gives a chunk back to the system when its last page is
 /// returned. Pages never move. Chunks grow with the arena, from 64 KiB to 512 KiB and to at most a sixteenth of it, so
@@ -153,4 +154,5 @@ class page_arena {
   std::unique_ptr<chunk> spare_;  // empty
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise

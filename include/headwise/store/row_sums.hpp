@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <vector>
 
+#include "headwise/config.hpp"
+
 namespace headwise {
+inline namespace HEADWISE_ISA {
 
 /// What is left of folded rows: their count, and the sums of their keys and values. Rows are added one after another in
 /// float64, so the bits depend on the rows and their order alone, not on how many were folded at a time, and no format
@@ -70,4 +73,5 @@ class row_sums {
   columns values_;
 };
 
+}  // namespace HEADWISE_ISA
 }  // namespace headwise
