@@ -40,8 +40,9 @@ inline namespace HEADWISE_ISA {
 /// What attention may tell beside its output.
 struct attention_extras {
   /// Log of the softmax's sum, per query token and query head: [tokens, query_heads], packed. A weight is
-  /// e^(logit - log_sum_exp). The lowest float for a query that sees nothing.
-  float* log_sum_exp = nullptr;
+  /// e^(logit - log_sum_exp): in float64, since a float32 near a large logit would be too coarse for that. The lowest
+  /// float32 for a query that sees nothing.
+  double* log_sum_exp = nullptr;
   /// Collects what each row received. Costs a strip of weights per running task, [rows, queries of the task].
   received_attention* received = nullptr;
 };
@@ -431,7 +432,7 @@ inline void attend_schedule::merge(const query_rows& block) noexcept {
     };
     const std::size_t token = block.first_query + row / group;
     const std::size_t query_head = block.kv_head * group + row % group;
-    const float log_sum =
+    const double log_sum =
         kernel::merge_softmax(block.parts, part_at, block.summary,
                               of.out.data + token * of.out.token_stride + query_head * of.out.head_stride, value_size);
     if (of.extras.log_sum_exp != nullptr) of.extras.log_sum_exp[token * of.shape.query_heads + query_head] = log_sum;

@@ -22,7 +22,7 @@ struct partial_softmax {
 /// infinite values whose weight is 0 beside the kept rows does not count (0 * infinity).
 /// Returns the log of the sum.
 template <class PartAt>
-float merge_softmax(std::size_t parts, PartAt&& part_at, bool last_is_summary, float* out, std::size_t size) noexcept {
+double merge_softmax(std::size_t parts, PartAt&& part_at, bool last_is_summary, float* out, std::size_t size) noexcept {
   float maximum = lowest_logit;
   for (std::size_t i = 0; i < parts; ++i) {
     const float part = part_at(i).maximum;
@@ -37,9 +37,9 @@ float merge_softmax(std::size_t parts, PartAt&& part_at, bool last_is_summary, f
     sum += weight * part.sum;
     for (std::size_t j = 0; j < size; ++j) out[j] += weight * part.out[j];
   }
-  if (sum == 0.0F) return lowest_logit;
+  if (sum == 0.0F) return static_cast<double>(lowest_logit);
   for (std::size_t j = 0; j < size; ++j) out[j] /= sum;
-  return maximum + std::log(sum);
+  return static_cast<double>(maximum) + std::log(static_cast<double>(sum));
 }
 
 }  // namespace HEADWISE_ISA

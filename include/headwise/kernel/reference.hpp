@@ -32,7 +32,7 @@ void block_logits(const Format& format, const row_block& block, const query_bloc
   const std::size_t dim = queries.key_size;
   float* const keys = scratch;
   format.decode(block.keys, keys, block.rows * dim);
-  if (queries.count < few) {
+  if (queries.count < few && queries.value_size != 0) {
     for (std::size_t query = 0; query < queries.count; ++query)
       for (std::size_t row = 0; row < block.rows; ++row)
         logits[query * block_rows + row] = dot(queries.rows + query * dim, keys + row * dim, dim);

@@ -774,7 +774,7 @@ void attend_many(const row_block* runs, std::size_t count, const query_block& qu
 template <class Rows>
 void attend_rows(const row_block* runs, std::size_t count, const std::byte* next, const query_block& queries,
                  float* scratch, const softmax_rows& state, weight_strip* strip) {
-  if (queries.count <= few_queries && strip == nullptr)
+  if (queries.count <= few_queries && strip == nullptr && queries.value_size != 0)
     attend_few<Rows>(runs, count, next, queries, state);
   else
     attend_many<Rows>(runs, count, queries, scratch, state, strip);

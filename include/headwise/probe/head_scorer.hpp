@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <tuple>
@@ -49,14 +50,9 @@ class head_scorer {
   /// strides. Chunks of a layer come in order. Refuses other shapes, and more tokens than the probe has.
   template <class Executor = serial>
   void observe(std::size_t layer, const token_view& q, const token_view& k, const Executor& executor = {}) {
-    if (layer >= shape_.layers) detail::fail("head_scorer: no layer ", layer, " in a model of ", to_string(shape_));
-    detail::check_view(q, "head_scorer: queries", shape_.query_heads, shape_.key_size());
+    layer_state& state = checked(layer, q);
     detail::check_view(k, "head_scorer: keys", shape_.kv_heads, shape_.key_size());
     if (q.tokens != k.tokens) detail::fail("head_scorer: ", q.tokens, " queries and ", k.tokens, " keys");
-    layer_state& state = layers_[layer];
-    if (k.tokens > probe_.size() - state.seen)
-      detail::fail("head_scorer: layer ", layer, " has seen ", state.seen, " tokens, found ", k.tokens,
-                   " more for a probe of ", probe_.size());
     if (k.tokens == 0) return;
 
     const std::size_t dim = shape_.key_size();
@@ -69,24 +65,50 @@ class head_scorer {
         kernel::read_row(kernel::fastest(), k, token, head,
                          state.keys.data() + (head * probe_.size() + state.seen + token) * dim);
 
-    const std::size_t blocks = (q.tokens + block_queries - 1) / block_queries;
-    std::vector<std::vector<masses>> found(shape_.kv_heads * blocks);  // [kv head, block][query head of the group]
-    std::vector<std::vector<float>> scratch(found.size());
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      found[i].resize(shape_.group());
-      scratch[i].resize(scratch_floats());
+    score(
+        state, q, executor,
+        [&](std::size_t kv_head, std::size_t first, std::size_t tokens, workspace& work) {
+          softmax_of(state, kv_head, first, tokens, work);
+        },
+        [&](std::size_t kv_head, std::size_t position, workspace&) -> const float* {
+          return state.keys.data() + (kv_head * probe_.size() + position) * shape_.key_size();
+        });
+  }
+
+  /// The same where attention is headwise's own: `log_sum_exp` is what it told about this chunk, [tokens, query_heads]
+  /// (attention_extras), and the keys are those of the cache that it read, which keeps them all. A few products a row
+  /// instead of a second attention. Chunks of a layer come in order, each after it was appended and attended to.
+  template <class Cache, class Executor = serial>
+  void observe(std::size_t layer, const token_view& q, const Cache& cache, const double* log_sum_exp,
+               const Executor& executor = {}) {
+    layer_state& state = checked(layer, q);
+    if (cache.shape() != shape_)
+      detail::fail("head_scorer: the cache is for ", to_string(cache.shape()), ", expected ", to_string(shape_));
+    for (std::size_t head = 0; head < shape_.kv_heads; ++head) {
+      const auto& rows = cache.head(layer, head);
+      if (rows.length() != state.seen + q.tokens)
+        detail::fail("head_scorer: layer ", layer, " of the cache has ", rows.length(), " tokens, expected ",
+                     state.seen + q.tokens);
+      if (rows.kept_from() != 0)
+        detail::fail("head_scorer: rows of KV head ", layer, ".", head, " have left, expected the whole probe");
     }
-    executor(found.size(), [&](std::size_t i) {
-      score(state, q, i / blocks, i % blocks * block_queries, scratch[i].data(), found[i].data());
-    });
-    for (std::size_t i = 0; i < found.size(); ++i)  // always added in the same order
-      for (std::size_t g = 0; g < shape_.group(); ++g)
-        for (std::size_t rule = 0; rule < rule_count; ++rule) {
-          masses& total = state.mass[i / blocks * shape_.group() + g];
-          total.sum[rule] += found[i][g].sum[rule];
-          total.rows[rule] += found[i][g].rows[rule];
-        }
-    state.seen += k.tokens;
+    if (q.tokens == 0) return;
+    if (state.mass.empty()) state.mass.resize(shape_.query_heads);
+    const kernel::functions& kernels = kernel::fastest();
+    const std::size_t group = shape_.group();
+    score(
+        state, q, executor,
+        [&](std::size_t kv_head, std::size_t first, std::size_t tokens, workspace& work) {
+          for (std::size_t row = 0; row < tokens * group; ++row)
+            work.log_sum[row] = log_sum_exp[(first + row / group) * shape_.query_heads + kv_head * group + row % group];
+        },
+        [&](std::size_t kv_head, std::size_t position, workspace& work) -> const float* {
+          const auto& rows = cache.head(layer, kv_head);
+          const auto run = rows.run_at(position / kernel::block_rows);
+          const std::size_t offset = rows.format().bytes(shape_.key_size()) * (position - run.position);
+          kernel::decode(kernels, rows.format(), run.keys + offset, work.key.data(), shape_.key_size());
+          return work.key.data();
+        });
   }
 
   /// The scores, a column per rule. Refuses while a layer has not seen the whole probe, or a rule named no target.
@@ -99,7 +121,7 @@ class head_scorer {
 
  private:
   static constexpr std::size_t rule_count = sizeof...(Rules);
-  static constexpr std::size_t block_queries = 32;
+  static constexpr std::size_t block_queries = 64;
 
   struct masses {  // of one query head, per rule: attention on targets, and the rows that had one
     std::array<double, rule_count> sum{};
@@ -111,65 +133,132 @@ class head_scorer {
     std::vector<masses> mass;  // [query head]
   };
 
-  std::size_t scratch_floats() const noexcept {
-    const std::size_t rows = block_queries * shape_.group();
-    return rows * (shape_.key_size() + kernel::block_rows + 2 + rule_count) +
-           kernel::reference::scratch_floats(rows, shape_.key_size(), 0);
+  layer_state& checked(std::size_t layer, const token_view& q) {
+    if (layer >= shape_.layers) detail::fail("head_scorer: no layer ", layer, " in a model of ", to_string(shape_));
+    detail::check_view(q, "head_scorer: queries", shape_.query_heads, shape_.key_size());
+    layer_state& state = layers_[layer];
+    if (q.tokens > probe_.size() - state.seen)
+      detail::fail("head_scorer: layer ", layer, " has seen ", state.seen, " tokens, found ", q.tokens,
+                   " more for a probe of ", probe_.size());
+    return state;
   }
 
-  /// Scores up to block_queries queries of the chunk, from `first` on, for the query heads of one KV head.
-  void score(const layer_state& state, const token_view& q, std::size_t kv_head, std::size_t first, float* scratch,
-             masses* found) const noexcept {
+  /// Query heads of a group, as a product's width.
+  std::size_t width() const noexcept { return (shape_.group() + 7) / 8 * 8; }
+
+  /// What a task needs: its scaled queries, a key, the queries of a token turned and their logits, the softmax, and
+  /// what kernels ask for.
+  struct workspace {
+    std::vector<float> queries, key, turned, softmax, rest;
+    std::vector<double> log_sum;
+    std::vector<masses> row;
+  };
+  workspace make_workspace() const {
+    const std::size_t rows = block_queries * shape_.group();
+    const std::size_t dim = shape_.key_size();
+    workspace made;
+    made.queries.resize(rows * dim);
+    made.key.resize(dim);
+    made.turned.resize((dim + 1) * width());
+    made.softmax.resize(2 * rows);
+    made.rest.resize(kernel::scratch_floats(kernel::for_sizes(dim, 0), rows, dim, 0));
+    made.log_sum.resize(rows);
+    made.row.resize(shape_.group());
+    return made;
+  }
+
+  /// The mass on the targets of a chunk. softmax(kv_head, first, tokens, workspace) fills in the log_sum of a block of
+  /// queries; key(kv_head, position, workspace) gives a row.
+  template <class Executor, class Softmax, class Key>
+  void score(layer_state& state, const token_view& q, const Executor& executor, const Softmax& softmax,
+             const Key& key) {
+    const std::size_t blocks = (q.tokens + block_queries - 1) / block_queries;
+    const std::size_t group = shape_.group();
+    const std::size_t dim = shape_.key_size();
+    std::vector<masses> found(shape_.kv_heads * blocks * group);  // [kv head, block, query head of the group]
+    std::vector<workspace> workspaces;
+    for (std::size_t i = 0; i < shape_.kv_heads * blocks; ++i) workspaces.push_back(make_workspace());
+    const kernel::functions& kernels = kernel::for_sizes(dim, 0);
+    executor(workspaces.size(), [&](std::size_t i) {
+      const std::size_t kv_head = i / blocks;
+      const std::size_t first = i % blocks * block_queries;
+      const std::size_t tokens = (std::min)(block_queries, q.tokens - first);
+      workspace& work = workspaces[i];
+      for (std::size_t row = 0; row < tokens * group; ++row) {
+        float* const query = work.queries.data() + row * dim;
+        kernel::read_row(kernels, q, first + row / group, kv_head * group + row % group, query);
+        for (std::size_t j = 0; j < dim; ++j) query[j] *= params_.scale;
+      }
+      softmax(kv_head, first, tokens, work);
+      for (std::size_t token = 0; token < tokens; ++token)
+        add_token(
+            state.seen + first + token, [&](std::size_t position) { return key(kv_head, position, work); },
+            work.queries.data() + token * group * dim, work.log_sum.data() + token * group, work.turned.data(),
+            work.row.data(), found.data() + i * group, kernels);
+    });
+    for (std::size_t i = 0; i < found.size(); ++i)  // always added in the same order
+      for (std::size_t rule = 0; rule < rule_count; ++rule) {
+        masses& total = state.mass[i / group / blocks * group + i % group];
+        total.sum[rule] += found[i].sum[rule];
+        total.rows[rule] += found[i].rows[rule];
+      }
+    state.seen += q.tokens;
+  }
+
+  /// What the query rows of one token, one for each head of the group, give to the targets of each rule. Products are
+  /// summed in the order of the kernels' own, so that the share is right however large the logits are.
+  template <class Key>
+  void add_token(std::size_t token, const Key& key, const float* queries, const double* log_sum, float* turned,
+                 masses* row, masses* found, const kernel::functions& kernels) const noexcept {
     const std::size_t dim = shape_.key_size();
     const std::size_t group = shape_.group();
-    const std::size_t tokens = (std::min)(block_queries, q.tokens - first);
-    const std::size_t rows = tokens * group;
-    float* const queries = scratch;
-    float* const maximum = queries + rows * dim;
-    float* const sum = maximum + rows;
-    float* const on_targets = sum + rows;  // [row, rule]
-    float* const logits = on_targets + rows * rule_count;
-    float* const rest = logits + rows * kernel::block_rows;
-    std::fill_n(on_targets, rows * rule_count, 0.0F);
-    for (std::size_t row = 0; row < rows; ++row) {
-      kernel::read_row(kernel::fastest(), q, first + row / group, kv_head * group + row % group, queries + row * dim);
-      for (std::size_t i = 0; i < dim; ++i) queries[row * dim + i] *= params_.scale;
-      maximum[row] = kernel::lowest_logit;
-      sum[row] = 0.0F;
-    }
-    const float* const keys = state.keys.data() + kv_head * probe_.size() * dim;
-    const std::size_t position = state.seen + first;
-    key_range sees[block_queries];
-    for (std::size_t token = 0; token < tokens; ++token) sees[token] = {0, position + token + 1};
-    const kernel::query_block block{queries, rows, group, dim, 0, &params_, sees};
-
-    // A softmax without values: of each row its sum of weights, and the part of that sum which falls on targets. They
-    // are the very same weights, so the share is right however large the logits are.
-    for (std::size_t start = 0; start < position + tokens; start += kernel::block_rows) {
-      const std::size_t count = (std::min)(kernel::block_rows, position + tokens - start);
-      const auto* bytes = reinterpret_cast<const std::byte*>(keys + start * dim);
-      kernel::reference::block_logits(float32{}, {bytes, nullptr, count, start, 0.0F}, block, rest, logits);
-      for (std::size_t row = 0; row < rows; ++row) {
-        const std::size_t visible = block.visible(row, start, count).end;
-        float* const weights = logits + row * kernel::block_rows;
-        float* const on_target = on_targets + row * rule_count;
-        const float factor = kernel::reference::softmax_row(weights, visible, maximum[row], sum[row]);
-        for (std::size_t rule = 0; rule < rule_count; ++rule) on_target[rule] *= factor;
-        for_each_target(position + row / group, [&](std::size_t rule, std::size_t target) {
-          if (target >= start && target - start < visible) on_target[rule] += weights[target - start];
-        });
+    float* const logits = turned + dim * width();
+    for (std::size_t g = 0; g < group; ++g) row[g] = masses{};
+    bool first = true;
+    for_each_target(token, [&](std::size_t rule, std::size_t target) {
+      if (first)
+        for (std::size_t j = 0; j < dim; ++j)
+          for (std::size_t g = 0; g < width(); ++g) turned[j * width() + g] = g < group ? queries[g * dim + j] : 0.0F;
+      first = false;
+      std::fill_n(logits, width(), 0.0F);
+      kernels.add_product(1, width(), dim, key(target), 0, 1, turned, width(), logits, width());
+      for (std::size_t g = 0; g < group; ++g) {
+        row[g].sum[rule] += std::exp(static_cast<double>(params_.capped(logits[g])) - log_sum[g]);
+        row[g].rows[rule] = 1;
       }
-    }
-    for (std::size_t row = 0; row < rows; ++row) {
-      std::array<bool, rule_count> any{};
-      for_each_target(position + row / group, [&](std::size_t rule, std::size_t) { any[rule] = true; });
+    });
+    for (std::size_t g = 0; g < group; ++g)
       for (std::size_t rule = 0; rule < rule_count; ++rule) {
-        if (!any[rule]) continue;
-        const double mass = static_cast<double>(on_targets[row * rule_count + rule]) / static_cast<double>(sum[row]);
-        found[row % group].sum[rule] += mass > 1.0 ? 1.0 : mass;  // rounding alone goes above 1; a NaN stays one
-        ++found[row % group].rows[rule];
+        const double mass = row[g].sum[rule];
+        found[g].sum[rule] += mass > 1.0 ? 1.0 : mass;  // rounding alone goes above 1; a NaN stays one
+        found[g].rows[rule] += row[g].rows[rule];
       }
+  }
+
+  /// A softmax without values, over the keys that were observed.
+  void softmax_of(const layer_state& state, std::size_t kv_head, std::size_t first, std::size_t tokens,
+                  workspace& work) const noexcept {
+    const std::size_t rows = tokens * shape_.group();
+    const std::size_t dim = shape_.key_size();
+    key_range sees[block_queries];
+    for (std::size_t token = 0; token < tokens; ++token) sees[token] = {0, state.seen + first + token + 1};
+    const kernel::query_block block{work.queries.data(), rows, shape_.group(), dim, 0, &params_, sees};
+    float nothing = 0.0F;  // where values would go
+    const kernel::softmax_rows softmax{work.softmax.data(), work.softmax.data() + rows, &nothing};
+    kernel::clear(softmax, rows, 0);
+    const float* const keys = state.keys.data() + kv_head * probe_.size() * dim;
+    const kernel::functions& kernels = kernel::for_sizes(dim, 0);
+    for (std::size_t start = 0, end = sees[tokens - 1].end; start < end;) {
+      std::array<kernel::row_block, 32> runs;
+      std::size_t count = 0;
+      for (; count < runs.size() && start < end; ++count, start += kernel::block_rows) {
+        const auto* const bytes = reinterpret_cast<const std::byte*>(keys + start * dim);
+        runs[count] = {bytes, bytes, (std::min)(kernel::block_rows, end - start), start, 0.0F};
+      }
+      kernels.attend(element_type::f32, runs.data(), count, nullptr, block, work.rest.data(), softmax, nullptr);
     }
+    for (std::size_t row = 0; row < rows; ++row)
+      work.log_sum[row] = static_cast<double>(softmax.maximum[row]) + std::log(static_cast<double>(softmax.sum[row]));
   }
 
   /// visit(rule, target) for all targets of all rules of the probe's token `token`; targets count from the prefix on,
