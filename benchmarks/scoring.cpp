@@ -3,6 +3,7 @@
 // layer, one thread; a step is the whole probe.
 //   scoring/<geometry>/<tokens>
 // Counters: attend: time of observe over that of attend for the same queries over f16 rows, the median of the rounds;
+//   riding: attend and the scores that ride on it, over attend alone;
 //   Mpairs: (query head, key) pairs of each; GFLOP/s: of observe, whose only product is the logits (two per pair and
 //   element).
 #include <benchmark/benchmark.h>
@@ -57,7 +58,24 @@ void scoring(benchmark::State& state, const geometry& of, std::size_t tokens, in
                        headwise::serial{}, params);
     }
   });
-  // Scores that ride on attend, once the library has them, are a third contender: here.
+  std::vector<bench_cache<headwise::float16>> prefixes;  // what a layer holds when each chunk attends
+  for (std::size_t first = 0; first < tokens; first += chunk) {
+    prefixes.emplace_back(headwise::head_plan(of.shape(1), headwise::head_role::retrieval));
+    const auto seen = headwise::packed_rows(k.data(), first + chunk, of.kv_heads, of.dim);
+    prefixes.back().append(0, seen, seen);
+  }
+  std::vector<double> log_sum(chunk * of.query_heads());
+  headwise::attention_extras extras;
+  extras.log_sum_exp = log_sum.data();
+  const std::size_t riding = turns.add([&](std::size_t) {
+    headwise::head_scorer scorer(of.shape(1), probe);
+    for (std::size_t i = 0; i < prefixes.size(); ++i) {
+      headwise::attend(prefixes[i], 0, queries_of(i * chunk),
+                       headwise::packed_output(out.data(), chunk, of.query_heads(), of.dim), schedule,
+                       headwise::serial{}, {}, headwise::causal{}, extras);
+      scorer.observe(0, queries_of(i * chunk), prefixes[i], log_sum.data());
+    }
+  });
   for (auto _ : state) {
     for (int round = 0; round < count; ++round) turns.run_one();
     state.SetIterationTime(turns.median_seconds(observing));
@@ -66,6 +84,7 @@ void scoring(benchmark::State& state, const geometry& of, std::size_t tokens, in
   state.counters["Mpairs"] = pairs / 1e6;
   state.counters["GFLOP/s"] = pairs * 2.0 * static_cast<double>(of.dim) / turns.median_seconds(observing) / giga;
   state.counters["attend"] = turns.ratio(observing, attending);
+  state.counters["riding"] = turns.ratio(riding, attending);
 }
 
 void register_all(const options& chosen) {

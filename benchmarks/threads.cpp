@@ -3,7 +3,7 @@
 // of size 128 with 8 query heads each, f16.
 //   threads/decode/<tokens>    a query over that many rows
 //   threads/prefill/<queries>  that many queries over their own rows
-//   threads/hand_over          two tasks that do nothing
+//   threads/hand_over          two tasks that do nothing, by headwise::thread_pool; openmp: OpenMP's time over it
 // Counters, medians over the rounds: speedup: one thread's time over two threads'; balance: the busier thread's time
 // inside tasks over the mean of both, of a call; tasks: of a call; equal: 1 if both gave the same bits.
 // How fast threads wake is the environment's choice: OMP_WAIT_POLICY.
@@ -85,12 +85,14 @@ void attention(benchmark::State& state, std::size_t rows, std::size_t queries, i
 
 void hand_over(benchmark::State& state, int count) {
   rounds turns(threads);
-  // A pool of the library's own, once it has one, is another contender: here.
+  const headwise::thread_pool pool(threads);
+  const std::size_t own = turns.add([&](std::size_t) { pool(threads, [](std::size_t i) { keep(i); }); });
   const std::size_t empty = turns.add([](std::size_t) { workers{threads}(threads, [](std::size_t i) { keep(i); }); });
   for (auto _ : state) {
     for (int round = 0; round < count; ++round) turns.run_one();
-    state.SetIterationTime(turns.median_seconds(empty));
+    state.SetIterationTime(turns.median_seconds(own));
   }
+  state.counters["openmp"] = turns.ratio(empty, own);
 }
 
 void register_all(const options& chosen) {

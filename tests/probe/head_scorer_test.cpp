@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/attend/attend.hpp"
+#include "headwise/cache/kv_cache.hpp"
 #include "headwise/policy/head_selection.hpp"
 #include "reference/scores.hpp"
 #include "support/pattern_head.hpp"
@@ -115,6 +117,69 @@ TEST(head_scorer, gives_the_scores_of_the_definition_for_every_group_and_chunk_s
         expect_scores_of_the_definition(model.scored(head_scorer(shape, probe), chunk), model, probe);
       }
     }
+}
+
+/// Scores that ride on headwise's own attention: every chunk is appended, attended to, then observed.
+template <class Format, class Executor = headwise::serial>
+head_scores scored_beside_attention(const prefill& model, const repeated_tokens& probe, std::size_t chunk,
+                                    const attention_params& params = {}, const Executor& executor = {}) {
+  auto cache = headwise::make_cache<Format>(headwise::head_plan(model.shape, headwise::head_role::retrieval));
+  head_scorer scorer(model.shape, probe, params);
+  headwise::attend_schedule schedule;
+  for (std::size_t first = 0; first < probe.size(); first += chunk) {
+    const std::size_t count = std::min(chunk, probe.size() - first);
+    std::vector<float> out(count * model.shape.query_heads * model.shape.value_size());
+    std::vector<double> log_sum(count * model.shape.query_heads);
+    headwise::attention_extras extras;
+    extras.log_sum_exp = log_sum.data();
+    for (std::size_t layer = 0; layer < model.shape.layers; ++layer) {
+      const auto q = model.q[layer].view(first, count);
+      const auto k = model.k[layer].view(first, count);
+      cache.append(layer, k, k);
+      headwise::attend(cache, layer, q,
+                       headwise::packed_output(out.data(), count, model.shape.query_heads, model.shape.value_size()),
+                       schedule, executor, params, headwise::causal{}, extras);
+      scorer.observe(layer, q, cache, log_sum.data(), executor);
+    }
+  }
+  return scorer.scores();
+}
+
+TEST(head_scorer, rides_on_attention_with_the_same_scores) {
+  for (const std::size_t group : {1U, 3U, 9U}) {
+    const model_shape shape{2, 2 * group, 2, 24, 0};
+    const repeated_tokens probe = probe_of(30, 3, true);
+    const prefill model(shape, probe.size(), static_cast<std::uint32_t>(group));
+    attention_params capped;
+    capped.softcap = 3.0F;
+    for (const std::size_t chunk : {std::size_t{1}, std::size_t{33}, std::size_t{91}}) {
+      SCOPED_TRACE(testing::Message() << "group " << group << ", chunk " << chunk);
+      expect_scores_of_the_definition(scored_beside_attention<headwise::float32>(model, probe, chunk), model, probe);
+      expect_scores_of_the_definition(scored_beside_attention<headwise::float32>(model, probe, chunk, capped), model,
+                                      probe, capped);
+      expect_scores_of_the_definition(scored_beside_attention<headwise::float16>(model, probe, chunk), model, probe, {},
+                                      2e-3);  // of rounded keys
+    }
+    EXPECT_TRUE(
+        bit_equal(scored_beside_attention<headwise::float16>(model, probe, 91),
+                  scored_beside_attention<headwise::float16>(model, probe, 91, {}, headwise::test::threads{5})));
+  }
+}
+
+TEST(head_scorer, rides_only_on_a_cache_of_all_the_rows_so_far) {
+  const model_shape shape{1, 2, 1, 8, 0};
+  const repeated_tokens probe = probe_of(20, 2, false);
+  const prefill model(shape, probe.size(), 1);
+  auto cache = headwise::make_cache<headwise::float16>(headwise::head_plan(shape), headwise::fixed_budget{8});
+  const std::vector<double> log_sum(probe.size() * 2);
+  head_scorer scorer(shape, probe);
+  cache.append(0, model.k[0].view(0, 20), model.k[0].view(0, 20));
+  EXPECT_REFUSED(scorer.observe(0, model.q[0].view(0, 19), cache, log_sum.data()), "20 tokens", "expected 19");
+  EXPECT_REFUSED(scorer.observe(1, model.q[0].view(0, 20), cache, log_sum.data()), "no layer 1", "");
+  const auto other = headwise::make_cache(headwise::head_plan(model_shape{2, 2, 1, 8, 0}));
+  EXPECT_REFUSED(scorer.observe(0, model.q[0].view(0, 20), other, log_sum.data()), "2 layers", "expected 1 layer");
+  cache.compress();
+  EXPECT_REFUSED(scorer.observe(0, model.q[0].view(0, 20), cache, log_sum.data()), "KV head 0.0", "left");
 }
 
 TEST(head_scorer, reads_views_of_every_type_and_stride) {
