@@ -568,27 +568,31 @@ inline std::size_t scratch_floats(std::size_t queries, std::size_t key_size, std
 /// Logits of one panel, [row][query], to weights; the factors of what came before go to `factor`. Lanes are queries,
 /// so maxima and sums need no shuffles. `some`: not every query sees every row.
 template <std::size_t Columns>
-HWY_NOINLINE void softmax_panel(float* logits, const seen_rows& block, const query_block& queries, std::size_t first,
-                                std::size_t count, float* maximum, float* sum, float* factor) {
+HWY_NOINLINE void softmax_panel(float* logits, const seen_rows& block, std::size_t rows, const query_block& queries,
+                                std::size_t first, std::size_t count, float* maximum, float* sum, float* factor) {
   const tag d;
   const float softcap = queries.params->softcap;
-  const key_range& earliest = queries.sees[first / queries.group];
-  const key_range& latest = queries.sees[(first + count - 1) / queries.group];
-  const bool all = latest.begin <= block.first_position() && earliest.end > block.last_position();
   HWY_ALIGN std::int32_t begin[Columns * lanes];
   HWY_ALIGN std::int32_t end[Columns * lanes];
-  if (!all)  // rows of the block that each query sees
-    for (std::size_t q = 0; q < Columns * lanes; ++q) {
-      const key_range rows = block.seen(queries.sees[(first + (q < count ? q : count - 1)) / queries.group]);
-      begin[q] = static_cast<std::int32_t>(rows.begin);
-      end[q] = static_cast<std::int32_t>(rows.end);
-    }
+  bool every[Columns];  // whether every lane of a vector sees every row
+  for (std::size_t c = 0; c < Columns; ++c) every[c] = true;
+  for (std::size_t q = 0; q < Columns * lanes; ++q) {
+    const bool same = q != 0 && q < count && (first + q) % queries.group != 0;  // as the query before: of one token
+    const key_range own = q >= count ? key_range{0, rows}
+                          : same
+                              ? key_range{static_cast<std::size_t>(begin[q - 1]), static_cast<std::size_t>(end[q - 1])}
+                              : block.seen(queries.sees[(first + q) / queries.group]);
+    begin[q] = static_cast<std::int32_t>(own.begin);
+    end[q] = static_cast<std::int32_t>(own.end);
+    if (own.begin != 0 || own.end < rows) every[q / lanes] = false;
+  }
   const hn::RebindToSigned<tag> integer;
   HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) {
+    const bool all = every[c];
     float* const column = logits + c * lanes;
     const vector old = hn::Load(d, maximum + c * lanes);
     vector largest = old;
-    for (std::size_t r = 0; r < block.count; ++r) {
+    for (std::size_t r = 0; r < rows; ++r) {
       vector x = hn::LoadU(d, column + r * panel);
       if (softcap > 0.0F || block.biased || !all) {
         if (softcap > 0.0F) x = capped(x, softcap);
@@ -605,7 +609,7 @@ HWY_NOINLINE void softmax_panel(float* logits, const seen_rows& block, const que
     }
     const vector scale = exp_nonpositive(hn::Sub(old, largest));
     vector total = hn::Zero(d);
-    for (std::size_t r = 0; r < block.count; ++r) {
+    for (std::size_t r = 0; r < rows; ++r) {
       vector weight = exp_nonpositive(hn::Sub(hn::LoadU(d, column + r * panel), largest));
       if (!all) {
         const auto row = hn::Set(integer, static_cast<std::int32_t>(r));
@@ -734,13 +738,14 @@ void attend_many(const row_block* runs, std::size_t count, const query_block& qu
     for (std::size_t first = 0; first < queries.count; first += panel) {
       const std::size_t width = queries.count - first < panel ? queries.count - first : panel;
       float* const weights = entry == nullptr ? scratch_weights : entry + first * block_rows;
-      if (entry != nullptr) {  // lanes that no product reaches, and panels that see nothing here
-        std::memset(weights, 0, block_rows * panel * sizeof(float));
+      const key_range seen{block.seen(queries.sees[first / queries.group]).begin,
+                           block.seen(queries.sees[(first + width - 1) / queries.group]).end};
+      if (entry != nullptr) {
+        if (seen.begin >= seen.end || width != panel || seen.end != block.count)  // what no product reaches
+          std::memset(weights, 0, block_rows * panel * sizeof(float));
         for (std::size_t q = 0; q < panel; ++q) entry_maximum[first + q] = lowest_logit;
       }
-      if (queries.sees[(first + width - 1) / queries.group].end <= block.first_position() ||
-          queries.sees[first / queries.group].begin > block.last_position())
-        continue;
+      if (seen.begin >= seen.end) continue;
       const float* const right = turned + first * key_size;
       for (std::size_t q = 0; q < panel; ++q) {
         maximum[q] = q < width ? state.maximum[first + q] : lowest_logit;
@@ -748,8 +753,8 @@ void attend_many(const row_block* runs, std::size_t count, const query_block& qu
       }
       const auto logits_and_softmax = [&](auto vectors) {
         constexpr std::size_t n = decltype(vectors)::value;
-        product_panel<n>(block.count, key_size, keys, key_size, right, panel, weights, panel);
-        softmax_panel<n>(weights, block, queries, first, width, maximum, sum, factor);
+        product_panel<n>(seen.end, key_size, keys, key_size, right, panel, weights, panel);
+        softmax_panel<n>(weights, block, seen.end, queries, first, width, maximum, sum, factor);
       };
       const std::size_t vectors = (width + lanes - 1) / lanes;
       if constexpr (columns == 4) {

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -70,7 +73,7 @@ class head_scorer {
         [&](std::size_t kv_head, std::size_t first, std::size_t tokens, workspace& work) {
           softmax_of(state, kv_head, first, tokens, work);
         },
-        [&](std::size_t kv_head, std::size_t position, workspace&) -> const float* {
+        [&](std::size_t kv_head, std::size_t position, float*) -> const float* {
           return state.keys.data() + (kv_head * probe_.size() + position) * shape_.key_size();
         });
   }
@@ -102,12 +105,12 @@ class head_scorer {
           for (std::size_t row = 0; row < tokens * group; ++row)
             work.log_sum[row] = log_sum_exp[(first + row / group) * shape_.query_heads + kv_head * group + row % group];
         },
-        [&](std::size_t kv_head, std::size_t position, workspace& work) -> const float* {
+        [&](std::size_t kv_head, std::size_t position, float* room) -> const float* {
           const auto& rows = cache.head(layer, kv_head);
           const auto run = rows.run_at(position / kernel::block_rows);
           const std::size_t offset = rows.format().bytes(shape_.key_size()) * (position - run.position);
-          kernel::decode(kernels, rows.format(), run.keys + offset, work.key.data(), shape_.key_size());
-          return work.key.data();
+          kernel::decode(kernels, rows.format(), run.keys + offset, room, shape_.key_size());
+          return room;
         });
   }
 
@@ -146,29 +149,70 @@ class head_scorer {
   /// Query heads of a group, as a product's width.
   std::size_t width() const noexcept { return (shape_.group() + 7) / 8 * 8; }
 
-  /// What a task needs: its scaled queries, a key, the queries of a token turned and their logits, the softmax, and
-  /// what kernels ask for.
+  /// Most targets of a token whose products are taken together.
+  static constexpr std::size_t targets_at_once = 6;
+  static constexpr std::size_t most_workspaces = 64;
+
+  /// What a running task needs. Not cleared: most of it is never touched.
   struct workspace {
-    std::vector<float> queries, key, turned, softmax, rest;
-    std::vector<double> log_sum;
-    std::vector<masses> row;
+    float* queries;  ///< [queries of a block x group, key_size], scaled
+    float* turned;   ///< [key_size, width]: those of one token
+    float* keys;     ///< [targets_at_once, key_size]
+    float* logits;   ///< [targets_at_once, width]
+    float* softmax;  ///< [2, queries of a block x group], and what kernels ask for: where there is no log_sum yet
+    float* rest;
+    double* log_sum;  ///< [queries of a block x group]
+    masses* row;      ///< [group]
   };
-  workspace make_workspace() const {
-    const std::size_t rows = block_queries * shape_.group();
-    const std::size_t dim = shape_.key_size();
-    workspace made;
-    made.queries.resize(rows * dim);
-    made.key.resize(dim);
-    made.turned.resize((dim + 1) * width());
-    made.softmax.resize(2 * rows);
-    made.rest.resize(kernel::scratch_floats(kernel::for_sizes(dim, 0), rows, dim, 0));
-    made.log_sum.resize(rows);
-    made.row.resize(shape_.group());
-    return made;
-  }
+
+  /// Workspaces for the tasks of one call, claimed by whoever runs one.
+  class workspace_pool {
+   public:
+    workspace_pool(const head_scorer& scorer, std::size_t tasks) : count_((std::min)(tasks, most_workspaces)) {
+      const std::size_t group = scorer.shape_.group();
+      rows_ = block_queries * group;
+      dim_ = scorer.shape_.key_size();
+      width_ = scorer.width();
+      floats_each_ = rows_ * (dim_ + 2) + dim_ * width_ + targets_at_once * (dim_ + width_) +
+                     kernel::scratch_floats(kernel::for_sizes(dim_, 0), rows_, dim_, 0);
+      floats_.reset(new float[count_ * floats_each_]);
+      log_sums_.reset(new double[count_ * rows_]);
+      masses_.resize(count_ * group);
+      taken_.reset(new std::atomic<bool>[count_]);
+      for (std::size_t i = 0; i < count_; ++i) taken_[i].store(false, std::memory_order_relaxed);
+    }
+
+    template <class Use>
+    void with_one(Use&& use) {
+      std::size_t i = 0;
+      while (taken_[i].exchange(true, std::memory_order_acquire)) {
+        i = (i + 1) % count_;
+        if (i == 0) std::this_thread::yield();
+      }
+      float* const start = floats_.get() + i * floats_each_;
+      workspace work{};
+      work.queries = start;
+      work.turned = work.queries + rows_ * dim_;
+      work.keys = work.turned + dim_ * width_;
+      work.logits = work.keys + targets_at_once * dim_;
+      work.softmax = work.logits + targets_at_once * width_;
+      work.rest = work.softmax + 2 * rows_;
+      work.log_sum = log_sums_.get() + i * rows_;
+      work.row = masses_.data() + i * (masses_.size() / count_);
+      use(work);
+      taken_[i].store(false, std::memory_order_release);
+    }
+
+   private:
+    std::size_t count_, rows_, dim_, width_, floats_each_;
+    std::unique_ptr<float[]> floats_;
+    std::unique_ptr<double[]> log_sums_;
+    std::vector<masses> masses_;
+    std::unique_ptr<std::atomic<bool>[]> taken_;
+  };
 
   /// The mass on the targets of a chunk. softmax(kv_head, first, tokens, workspace) fills in the log_sum of a block of
-  /// queries; key(kv_head, position, workspace) gives a row.
+  /// queries; key(kv_head, position, room) gives a row, in the room or elsewhere.
   template <class Executor, class Softmax, class Key>
   void score(layer_state& state, const token_view& q, const Executor& executor, const Softmax& softmax,
              const Key& key) {
@@ -176,25 +220,24 @@ class head_scorer {
     const std::size_t group = shape_.group();
     const std::size_t dim = shape_.key_size();
     std::vector<masses> found(shape_.kv_heads * blocks * group);  // [kv head, block, query head of the group]
-    std::vector<workspace> workspaces;
-    for (std::size_t i = 0; i < shape_.kv_heads * blocks; ++i) workspaces.push_back(make_workspace());
+    workspace_pool pool(*this, shape_.kv_heads * blocks);
     const kernel::functions& kernels = kernel::for_sizes(dim, 0);
-    executor(workspaces.size(), [&](std::size_t i) {
+    executor(shape_.kv_heads * blocks, [&](std::size_t i) {
       const std::size_t kv_head = i / blocks;
       const std::size_t first = i % blocks * block_queries;
       const std::size_t tokens = (std::min)(block_queries, q.tokens - first);
-      workspace& work = workspaces[i];
-      for (std::size_t row = 0; row < tokens * group; ++row) {
-        float* const query = work.queries.data() + row * dim;
-        kernel::read_row(kernels, q, first + row / group, kv_head * group + row % group, query);
-        for (std::size_t j = 0; j < dim; ++j) query[j] *= params_.scale;
-      }
-      softmax(kv_head, first, tokens, work);
-      for (std::size_t token = 0; token < tokens; ++token)
-        add_token(
-            state.seen + first + token, [&](std::size_t position) { return key(kv_head, position, work); },
-            work.queries.data() + token * group * dim, work.log_sum.data() + token * group, work.turned.data(),
-            work.row.data(), found.data() + i * group, kernels);
+      pool.with_one([&](workspace& work) {
+        for (std::size_t row = 0; row < tokens * group; ++row) {
+          float* const query = work.queries + row * dim;
+          kernel::read_row(kernels, q, first + row / group, kv_head * group + row % group, query);
+          for (std::size_t j = 0; j < dim; ++j) query[j] *= params_.scale;
+        }
+        softmax(kv_head, first, tokens, work);
+        const auto key_of = [&](std::size_t position, float* room) { return key(kv_head, position, room); };
+        for (std::size_t token = 0; token < tokens; ++token)
+          add_token(state.seen + first + token, key_of, work.queries + token * group * dim,
+                    work.log_sum + token * group, work, found.data() + i * group, kernels);
+      });
     });
     for (std::size_t i = 0; i < found.size(); ++i)  // always added in the same order
       for (std::size_t rule = 0; rule < rule_count; ++rule) {
@@ -208,30 +251,43 @@ class head_scorer {
   /// What the query rows of one token, one for each head of the group, give to the targets of each rule. Products are
   /// summed in the order of the kernels' own, so that the share is right however large the logits are.
   template <class Key>
-  void add_token(std::size_t token, const Key& key, const float* queries, const double* log_sum, float* turned,
-                 masses* row, masses* found, const kernel::functions& kernels) const noexcept {
+  void add_token(std::size_t token, const Key& key, const float* queries, const double* log_sum, workspace& work,
+                 masses* found, const kernel::functions& kernels) const noexcept {
     const std::size_t dim = shape_.key_size();
     const std::size_t group = shape_.group();
-    float* const logits = turned + dim * width();
-    for (std::size_t g = 0; g < group; ++g) row[g] = masses{};
-    bool first = true;
-    for_each_target(token, [&](std::size_t rule, std::size_t target) {
-      if (first)
+    std::array<std::size_t, targets_at_once> rules{};
+    std::size_t waiting = 0;
+    bool turned = false;
+    for (std::size_t g = 0; g < group; ++g) work.row[g] = masses{};
+    const auto add_waiting = [&] {
+      if (!turned)
         for (std::size_t j = 0; j < dim; ++j)
-          for (std::size_t g = 0; g < width(); ++g) turned[j * width() + g] = g < group ? queries[g * dim + j] : 0.0F;
-      first = false;
-      std::fill_n(logits, width(), 0.0F);
-      kernels.add_product(1, width(), dim, key(target), 0, 1, turned, width(), logits, width());
-      for (std::size_t g = 0; g < group; ++g) {
-        row[g].sum[rule] += std::exp(static_cast<double>(params_.capped(logits[g])) - log_sum[g]);
-        row[g].rows[rule] = 1;
-      }
+          for (std::size_t g = 0; g < width(); ++g)
+            work.turned[j * width() + g] = g < group ? queries[g * dim + j] : 0.0F;
+      turned = true;
+      std::fill_n(work.logits, waiting * width(), 0.0F);
+      kernels.add_product(waiting, width(), dim, work.keys, dim, 1, work.turned, width(), work.logits, width());
+      for (std::size_t i = 0; i < waiting; ++i)
+        for (std::size_t g = 0; g < group; ++g) {
+          const float logit = params_.capped(work.logits[i * width() + g]);
+          work.row[g].sum[rules[i]] += std::exp(static_cast<double>(logit) - log_sum[g]);
+          work.row[g].rows[rules[i]] = 1;
+        }
+      waiting = 0;
+    };
+    for_each_target(token, [&](std::size_t rule, std::size_t target) {
+      float* const room = work.keys + waiting * dim;
+      const float* const row = key(target, room);
+      if (row != room) std::copy_n(row, dim, room);
+      rules[waiting++] = rule;
+      if (waiting == targets_at_once) add_waiting();
     });
+    if (waiting != 0) add_waiting();
     for (std::size_t g = 0; g < group; ++g)
       for (std::size_t rule = 0; rule < rule_count; ++rule) {
-        const double mass = row[g].sum[rule];
+        const double mass = work.row[g].sum[rule];
         found[g].sum[rule] += mass > 1.0 ? 1.0 : mass;  // rounding alone goes above 1; a NaN stays one
-        found[g].rows[rule] += row[g].rows[rule];
+        found[g].rows[rule] += work.row[g].rows[rule];
       }
   }
 
@@ -242,9 +298,9 @@ class head_scorer {
     const std::size_t dim = shape_.key_size();
     key_range sees[block_queries];
     for (std::size_t token = 0; token < tokens; ++token) sees[token] = {0, state.seen + first + token + 1};
-    const kernel::query_block block{work.queries.data(), rows, shape_.group(), dim, 0, &params_, sees};
+    const kernel::query_block block{work.queries, rows, shape_.group(), dim, 0, &params_, sees};
     float nothing = 0.0F;  // where values would go
-    const kernel::softmax_rows softmax{work.softmax.data(), work.softmax.data() + rows, &nothing};
+    const kernel::softmax_rows softmax{work.softmax, work.softmax + rows, &nothing};
     kernel::clear(softmax, rows, 0);
     const float* const keys = state.keys.data() + kv_head * probe_.size() * dim;
     const kernel::functions& kernels = kernel::for_sizes(dim, 0);
@@ -255,7 +311,7 @@ class head_scorer {
         const auto* const bytes = reinterpret_cast<const std::byte*>(keys + start * dim);
         runs[count] = {bytes, bytes, (std::min)(kernel::block_rows, end - start), start, 0.0F};
       }
-      kernels.attend(element_type::f32, runs.data(), count, nullptr, block, work.rest.data(), softmax, nullptr);
+      kernels.attend(element_type::f32, runs.data(), count, nullptr, block, work.rest, softmax, nullptr);
     }
     for (std::size_t row = 0; row < rows; ++row)
       work.log_sum[row] = static_cast<double>(softmax.maximum[row]) + std::log(static_cast<double>(softmax.sum[row]));
