@@ -45,6 +45,11 @@ struct functions {
   /// c[rows x columns] += a[rows x depth] b[depth x columns]; a may be read with any two strides.
   void (*add_product)(std::size_t rows, std::size_t columns, std::size_t depth, const float* a, std::size_t a_row,
                       std::size_t a_depth, const float* b, std::size_t b_stride, float* c, std::size_t c_stride);
+
+  /// sums[size] += the rows of [rows x size], one after another, in float64.
+  void (*add_rows)(const float* rows, std::size_t count, std::size_t size, double* sums);
+  /// a . b in float64
+  double (*dot_sums)(const float* a, const double* b, std::size_t size);
 };
 
 /// simd_functions (kernel/simd.hpp) of the one file of the program that defines HEADWISE_KERNELS_HERE.

@@ -60,5 +60,18 @@ inline void add_product(std::size_t rows, std::size_t columns, std::size_t depth
   add_product(rows, columns, depth, a, a_stride, 1, b, b_stride, c, c_stride);
 }
 
+/// sums[size] += the rows of [rows x size], one after another, in float64.
+inline void add_rows(const float* rows, std::size_t count, std::size_t size, double* sums) noexcept {
+  for (std::size_t row = 0; row < count; ++row)
+    for (std::size_t i = 0; i < size; ++i) sums[i] += static_cast<double>(rows[row * size + i]);
+}
+
+/// a . b in float64
+inline double dot_sums(const float* a, const double* b, std::size_t size) noexcept {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < size; ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
 }  // namespace HEADWISE_ISA
 }  // namespace headwise::kernel

@@ -170,7 +170,9 @@ inline const functions& table() noexcept {
         with_format(type, [&](const auto& format) { format.encode(floats, static_cast<std::byte*>(elements), count); });
       },
       dot,
-      add_product};
+      add_product,
+      add_rows,
+      dot_sums};
   return kernels;
 }
 

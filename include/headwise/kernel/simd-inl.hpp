@@ -17,6 +17,7 @@
 #include "headwise/element/bfloat16.hpp"
 #include "headwise/element/float16.hpp"
 #include "headwise/kernel/functions.hpp"
+#include "headwise/kernel/product.hpp"
 
 // One-lane and scalable sets keep the reference kernels; SSSE3 and AVX3_DL have nothing that SSE4 and AVX3 lack here.
 #undef HEADWISE_SIMD_HERE
@@ -877,17 +878,45 @@ inline void add_product_any(std::size_t rows, std::size_t width, std::size_t dep
     }
 }
 
+#if HWY_HAVE_FLOAT64
+/// Four registers of sums stay where they are while the rows go by; bits do not depend on how many rows come at a time.
+inline void add_rows(const float* rows, std::size_t count, std::size_t size, double* sums) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> narrow;
+  constexpr std::size_t n = lanes / 2;
+  std::size_t i = 0;
+  for (; i + 4 * n <= size; i += 4 * n) {
+    hn::Vec<decltype(d)> sum[4];
+    HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < 4; ++j) sum[j] = hn::LoadU(d, sums + i + j * n);
+    for (std::size_t row = 0; row < count; ++row)
+      HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < 4; ++j) sum[j] =
+          hn::Add(sum[j], hn::PromoteTo(d, hn::LoadU(narrow, rows + row * size + i + j * n)));
+    HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < 4; ++j) hn::StoreU(sum[j], d, sums + i + j * n);
+  }
+  for (; i < size; ++i)
+    for (std::size_t row = 0; row < count; ++row) sums[i] += static_cast<double>(rows[row * size + i]);
+}
+
+inline double dot_sums(const float* a, const double* b, std::size_t size) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> narrow;
+  constexpr std::size_t n = lanes / 2;
+  auto sum = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + n <= size; i += n) sum = hn::MulAdd(hn::PromoteTo(d, hn::LoadU(narrow, a + i)), hn::LoadU(d, b + i), sum);
+  double total = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; i < size; ++i) total += static_cast<double>(a[i]) * b[i];
+  return total;
+}
+#else  // plain loops
+using kernel::add_rows;
+using kernel::dot_sums;
+#endif
+
 inline const functions& table() {
-  static constexpr functions kernels{&HWY_STR(HWY_NAMESPACE)[2],
-                                     8,  // without "N_"
-                                     scratch_floats,
-                                     attend,
-                                     strip_floats,
-                                     received,
-                                     widen,
-                                     narrow,
-                                     dot,
-                                     add_product_any};
+  constexpr const char* name = &HWY_STR(HWY_NAMESPACE)[2];  // without "N_"
+  static constexpr functions kernels{name,   8,   scratch_floats,  attend,   strip_floats, received, widen,
+                                     narrow, dot, add_product_any, add_rows, dot_sums};
   return kernels;
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
 #include "headwise/config.hpp"
+#include "headwise/kernel/kernel.hpp"
 
 namespace headwise {
 inline namespace HEADWISE_ISA {
@@ -39,8 +39,7 @@ class row_sums {
 
   /// query . k_hat
   float mean_logit(const float* query) const noexcept {
-    double sum = 0.0;
-    for (std::size_t i = 0; i < key_size(); ++i) sum += static_cast<double>(query[i]) * keys_.sums[i];
+    const double sum = kernel::fastest().dot_sums(query, keys_.sums.data(), key_size());
     return static_cast<float>(sum / static_cast<double>(keys_.count));
   }
 
@@ -49,20 +48,8 @@ class row_sums {
     explicit columns(std::size_t size) : sums(size) {}
 
     void add(const float* rows, std::size_t n) noexcept {
-      constexpr std::size_t lanes = 16;  // sums that stay in registers while the rows go by
-      std::size_t i = 0;
-      for (; i + lanes <= sums.size(); i += lanes) add_lanes<lanes>(i, rows, n);
-      for (; i < sums.size(); ++i) add_lanes<1>(i, rows, n);
+      kernel::fastest().add_rows(rows, n, sums.size(), sums.data());
       count += n;
-    }
-    template <std::size_t Lanes>
-    void add_lanes(std::size_t first, const float* rows, std::size_t n) noexcept {
-      double sum[Lanes];
-      std::copy_n(sums.data() + first, Lanes, sum);
-      for (std::size_t row = 0; row < n; ++row)
-        for (std::size_t lane = 0; lane < Lanes; ++lane)
-          sum[lane] += static_cast<double>(rows[row * sums.size() + first + lane]);
-      std::copy_n(sum, Lanes, sums.data() + first);
     }
 
     std::vector<double> sums;
