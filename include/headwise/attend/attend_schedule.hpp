@@ -100,6 +100,18 @@ class attend_schedule {
   static constexpr std::size_t whole = (std::numeric_limits<std::size_t>::max)();  // a span without borders
   static constexpr std::size_t runs_at_once = 16;  // runs that a kernel gets in one call, to the end of a block
 
+  /// Makes a vector's code this file's own: that of std::vector<key_range> could be the one of a file with other flags.
+  template <class T>
+  struct own_allocator : std::allocator<T> {
+    template <class Other>
+    struct rebind {
+      using other = own_allocator<Other>;
+    };
+    own_allocator() = default;
+    template <class Other>
+    own_allocator(const own_allocator<Other>& /*other*/) noexcept {}
+  };
+
   struct task {
     std::size_t block;
     std::size_t part;
@@ -169,7 +181,7 @@ class attend_schedule {
   std::vector<sequence> sequences_;
   std::vector<query_rows> blocks_;
   std::vector<task> tasks_;
-  std::vector<key_range> ranges_;
+  std::vector<key_range, own_allocator<key_range>> ranges_;
   aligned_memory partials_;
   aligned_memory workspaces_;
   std::size_t partial_floats_ = 0;
