@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The kernels of the set named on the command line against double precision, in a program without GoogleTest: for
-// processors that only an emulator has. tests/kernel asks more, of the processor that is there.
+// The kernels of the set named on the command line, or of each, against double precision, in a program without
+// GoogleTest: for processors that only an emulator has, and for -Ofast, which such a program can be compiled with as a
+// whole. tests/kernel asks more, of the processor that is there.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -148,14 +149,48 @@ void attention(element_type type, std::size_t key_size, std::size_t value_size, 
   }
 }
 
-}  // namespace
+/// Two rows whose logits are as far apart as floats can be, or one that underflows beside the other; in one block and
+/// in two.
+void extremes(std::size_t count) {
+  const kernel::functions& kernels = kernel::fastest();
+  for (const float logit : {3e38F, 1e30F, 1000.0F, 88.0F})
+    for (const float first : {1.0F, -1.0F})
+      for (const float second : {1.0F, -1.0F})
+        for (const std::size_t at : {1U, 64U}) {
+          float keys[2][8] = {{first * 1e8F}, {second * 1e8F}};
+          float values[2][8];
+          for (std::size_t i = 0; i < 8; ++i) values[0][i] = 1.0F, values[1][i] = 3.0F;
+          std::vector<float> queries(count * 8, 0.0F);
+          for (std::size_t q = 0; q < count; ++q) queries[q * 8] = logit / 1e8F;
+          const std::vector<key_range> sees(count, key_range{0, 1000});
+          const auto bytes = [](const float* floats) { return reinterpret_cast<const std::byte*>(floats); };
+          const kernel::row_block runs[] = {{bytes(keys[0]), bytes(values[0]), 1, 0, 0.0F},
+                                            {bytes(keys[1]), bytes(values[1]), 1, at, 0.0F}};
+          const headwise::attention_params params{1.0F, 0.0F};
+          std::vector<float> scratch(kernels.scratch_floats(count, 8, 8));
+          std::vector<float> maximum(count);
+          std::vector<float> sum(count);
+          std::vector<float> out(count * 8);
+          const kernel::softmax_rows state{maximum.data(), sum.data(), out.data()};
+          kernel::clear(state, count, 8);
+          const kernel::query_block block{queries.data(), count, 1, 8, 8, &params, sees.data()};
+          kernels.attend(element_type::f32, runs, 2, nullptr, block, scratch.data(), state, nullptr);
+          const std::uint32_t expected = bits_of(first > second ? 1.0F : (first < second ? 3.0F : 2.0F));
+          for (std::size_t i = 0; i < out.size(); ++i)  // bits: with -Ofast a NaN may compare as anything
+            expect(bits_of(out[i] / sum[i / 8]) == expected, "extremes", count, at, i);
+        }
+}
 
-int main(int arguments, char** argument) {
-  if (arguments != 2) return 2;
+void check() {
   std::printf("kernels: %s\n", kernel::fastest().name);
-  expect(std::strcmp(kernel::fastest().name, argument[1]) == 0, "name of the set");
-  conversions();
+#if defined(__FAST_MATH__)
+  constexpr bool has_nan = false;
+#else
+  constexpr bool has_nan = true;
+#endif
+  if (has_nan) conversions();
   products();
+  for (const std::size_t count : {1U, 4U, 9U, 70U}) extremes(count);
   for (const element_type type : types) {
     for (const std::size_t size : {8U, 16U, 24U, 40U, 64U, 80U, 128U})
       for (const std::size_t count : {1U, 3U, 4U, 9U}) attention(type, size, size, count, 1, 0.0F, false);
@@ -164,6 +199,23 @@ int main(int arguments, char** argument) {
     attention(type, 32, 32, 70, 2, 0.0F, false);
     attention(type, 32, 24, 1, 7, 3.0F, false);
     attention(type, 32, 24, 20, 1, 3.0F, true);
+  }
+}
+
+}  // namespace
+
+int main(int arguments, char** argument) {
+  if (arguments != 2) return 2;
+  if (std::strcmp(argument[1], "each") == 0) {  // of the sets that are built and that the processor has
+    kernel::choose(0);
+    check();
+    for (int bit = 0; bit < 62; ++bit) {
+      kernel::choose(std::int64_t{1} << bit);
+      if (std::strcmp(kernel::fastest().name, "reference") != 0) check();
+    }
+  } else {
+    expect(std::strcmp(kernel::fastest().name, argument[1]) == 0, "name of the set");
+    check();
   }
   if (failures != 0) std::printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;
