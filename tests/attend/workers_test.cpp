@@ -76,7 +76,7 @@ struct workers_case {
 };
 const workers_case workers_cases[] = {
     {"decode", {1, 104, 52, 64, 0}, 1100, 1, 500, 64, true},
-    {"chunk", {1, 12, 3, 8, 0}, 1080, 1056, 200, 64, false},
+    {"chunk", {1, 48, 3, 8, 0}, 288, 264, 50, 64, false},
     {"chunk behind folded rows", {1, 32, 8, 16, 0}, 500, 270, 200, 64, true},
 };
 
@@ -111,15 +111,13 @@ TEST_P(attend_workers, any_number_of_them_in_any_order_gives_the_same_bits) {
     for (const std::size_t workers : sizes{1, 2, 3, 5, 7, 16, 61})
       expect_same(shuffled_threads{workers, static_cast<std::uint32_t>(workers)}, workers);
     expect_same(headwise::test::threads{3}, 3);  // longest first, as the schedule has them
-    for (const std::size_t workers : sizes{1, 4, 16}) {
-      expect_same(reversed_threads{workers}, workers);
+    for (const std::size_t workers : sizes{1, 16}) expect_same(reversed_threads{workers}, workers);
+    for (const std::size_t workers : sizes{3, 12}) {
       expect_same(delayed_threads{workers}, workers);
-    }
-    for (const std::size_t workers : sizes{1, 2, 5, 12}) {
       const headwise::thread_pool pool(workers);
-      for (int i = 0; i < 3; ++i) expect_same(pool, workers);
+      for (int i = 0; i < 2; ++i) expect_same(pool, workers);
     }
-    for (const std::size_t workers : sizes{1, 3, 8}) {  // SPMD: each takes what is left, no executor
+    for (const std::size_t workers : sizes{2, 9}) {  // SPMD: each takes what is left, no executor
       std::vector<float> out(expected.size(), 1e30F);
       schedule.prepare(cache, 0, q, into(out));
       headwise::test::threads{workers}(workers, [&](std::size_t ith) { schedule.run(ith, workers); });

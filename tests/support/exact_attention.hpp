@@ -50,24 +50,28 @@ exact_answer exact_attention(const tokens& rows, std::size_t length, std::size_t
       const auto start = static_cast<std::ptrdiff_t>((token * shape.query_heads + query_head) * shape.key_size());
       const reference::vector query(rows.q.begin() + start,
                                     rows.q.begin() + start + static_cast<std::ptrdiff_t>(shape.key_size()));
-      std::vector<reference::row> seen;
+      std::vector<const reference::row*> seen;  // as reference::attention, without copies of the rows
       std::vector<std::size_t> positions;
       for (std::size_t position = sees.begin; position < sees.end && position < length; ++position) {
         if (position >= folded.begin && position < folded.end) continue;
-        seen.push_back(kept[head][position]);
+        seen.push_back(&kept[head][position]);
         positions.push_back(position);
       }
-      if (folded.begin < folded.end && sees.begin == 0) seen.push_back(means[head]);
-      const reference::vector out = reference::attention(query, seen, rule, shape.value_size());
-      answer.out.insert(answer.out.end(), out.begin(), out.end());
+      if (folded.begin < folded.end && sees.begin == 0) seen.push_back(&means[head]);
       reference::vector logits;
       double most = -HUGE_VAL;
-      for (const reference::row& row : seen) {
-        logits.push_back(reference::logit(query, row.key, rule) + row.bias);
+      for (const reference::row* row : seen) {
+        logits.push_back(reference::logit(query, row->key, rule) + row->bias);
         most = std::fmax(most, logits.back());
       }
       double sum = 0.0;
       for (const double x : logits) sum += std::exp(x - most);
+      reference::vector out(shape.value_size(), 0.0);
+      for (std::size_t n = 0; n < seen.size(); ++n) {
+        const double weight = std::exp(logits[n] - most) / sum;
+        for (std::size_t e = 0; e < out.size(); ++e) out[e] += weight * seen[n]->value[e];
+      }
+      answer.out.insert(answer.out.end(), out.begin(), out.end());
       answer.log_sum_exp.push_back(seen.empty() ? -HUGE_VAL : most + std::log(sum));
       for (std::size_t i = 0; i < positions.size(); ++i)
         answer.received[head * length + positions[i]] += std::exp(logits[i] - most) / sum;
