@@ -24,10 +24,12 @@ endfunction()
 
 find_package(OpenMP QUIET COMPONENTS CXX)  # without it the openmp executor does not exist, and nothing else changes
 
+add_library(headwise_warnings INTERFACE)
+target_compile_options(headwise_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
+  $<$<BOOL:${HEADWISE_WERROR}>:-Werror>)
 add_library(headwise_flags INTERFACE)
-target_compile_options(headwise_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
-  $<$<BOOL:${HEADWISE_WERROR}>:-Werror>
-  $<$<BOOL:${HEADWISE_NATIVE}>:-march=native>)
+target_link_libraries(headwise_flags INTERFACE headwise_warnings)
+target_compile_options(headwise_flags INTERFACE $<$<BOOL:${HEADWISE_NATIVE}>:-march=native>)
 if(OpenMP_CXX_FOUND)
   target_link_libraries(headwise_flags INTERFACE OpenMP::OpenMP_CXX)
 endif()
@@ -35,6 +37,10 @@ if(HEADWISE_SANITIZE)
   target_compile_options(headwise_flags INTERFACE
     -fsanitize=${HEADWISE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(headwise_flags INTERFACE -fsanitize=${HEADWISE_SANITIZE})
+  if(TARGET headwise_kernels)
+    target_compile_options(headwise_kernels PRIVATE  # at -O3 this takes minutes
+      -O1 -fsanitize=${HEADWISE_SANITIZE} -fno-sanitize-recover=all)
+  endif()
 endif()
 
 function(headwise_program target)

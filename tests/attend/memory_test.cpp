@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <new>
@@ -9,6 +10,8 @@
 #include "headwise/attend/attend.hpp"
 #include "headwise/cache/kv_cache.hpp"
 #include "headwise/policy/compensation_variant.hpp"
+#include "headwise/store/chunk_memory.hpp"
+#include "support/counting_map.hpp"
 #include "support/counting_new.hpp"
 #include "support/format_names.hpp"
 #include "support/sizes.hpp"
@@ -55,6 +58,56 @@ TEST(attend_memory, nothing_is_allocated_once_the_largest_call_was_seen) {
   expect_no_allocation(headwise::mean_compensation{});
   expect_no_allocation(headwise::moment_compensation{});
   expect_no_allocation(headwise::any_compensation(headwise::no_compensation{}));
+}
+
+/// A context that grows until its heads are several tasks each, once a longer one was seen: neither operator new nor
+/// mmap, with and without what attention tells beside its output.
+TEST(attend_memory, nothing_is_allocated_while_a_context_grows_over_borders_of_tasks) {
+  const model_shape shape{1, 2, 2, 256, 0};  // 512 rows of float32 in a task
+  const std::size_t length = 4 * 512 + 100;
+  const headwise::test::tokens rows = headwise::test::random_tokens(shape, length, 4);
+  const auto cache_of = [&](std::size_t tokens) {
+    auto cache = headwise::make_cache<headwise::float32>(headwise::head_plan(shape), headwise::fixed_budget{64});
+    headwise::test::append(cache, rows, 0, tokens);
+    return cache;
+  };
+  attend_schedule schedule;
+  std::vector<float> out(2 * 256);
+  std::vector<float> log_sums(2);
+  headwise::received_attention received(2, length);
+  headwise::attention_extras all;
+  all.log_sum_exp = log_sums.data();
+  all.received = &received;
+  const auto attend = [&](const auto& cache, std::size_t n, const headwise::attention_extras& extras) {
+    headwise::attend(cache, 0, rows.queries(n - 1, 1), into(out, shape), schedule, headwise::serial{}, {},
+                     headwise::causal{}, extras);
+  };
+  {
+    const auto longest = cache_of(length);
+    attend(longest, length, {});
+    EXPECT_EQ(schedule.tasks(), 2U * 5U);
+    attend(longest, length, all);
+  }
+  auto cache = cache_of(1);
+  std::size_t most_tasks = 0;
+  for (std::size_t n = 1; n < length;) {
+    const std::size_t chunk = n % 512 < 500 && n + 50 < length ? 50 - n % 50 : 1;
+    headwise::test::append(cache, rows, n, chunk);
+    n += chunk;
+    const std::size_t allocations = memory().allocations;
+    const std::size_t mappings = memory().mappings;
+    attend(cache, n, {});
+    most_tasks = std::max(most_tasks, schedule.tasks());
+    attend(cache, n, all);
+    ASSERT_EQ(memory().allocations, allocations) << "at length " << n;
+    ASSERT_EQ(memory().mappings, mappings) << "at length " << n;
+  }
+  EXPECT_EQ(most_tasks, 2U * 5U);
+#if defined(__linux__)  // counting works
+  const std::size_t mappings = memory().mappings;
+  { const headwise::detail::chunk_memory chunk(headwise::detail::chunk_memory::huge_page); }
+  EXPECT_EQ(memory().mappings, mappings + 1);
+#endif
 }
 
 /// A cache, a chunk and single queries, with new memory filled with a byte.

@@ -2,14 +2,18 @@
 // The same bits with any number of workers that take tasks in any order.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "headwise/attend/attend.hpp"
 #include "headwise/cache/kv_cache.hpp"
 #include "headwise/core/executor.hpp"
+#include "headwise/core/thread_pool.hpp"
 #include "headwise/policy/moment_compensation.hpp"
+#include "support/kernel_case.hpp"
 #include "support/random.hpp"
 #include "support/sizes.hpp"
 #include "support/threads.hpp"
@@ -34,6 +38,29 @@ struct shuffled_threads {
   }
 };
 
+/// Last task first, on one thread or several.
+struct reversed_threads {
+  std::size_t threads;
+
+  template <class Task>
+  void operator()(std::size_t tasks, Task&& task) const {
+    headwise::test::threads{threads}(tasks, [&](std::size_t i) { task(tasks - 1 - i); });
+  }
+};
+
+/// Some tasks begin late, so that others overtake them.
+struct delayed_threads {
+  std::size_t threads;
+
+  template <class Task>
+  void operator()(std::size_t tasks, Task&& task) const {
+    headwise::test::threads{threads}(tasks, [&](std::size_t i) {
+      if (i % 5 < 2) std::this_thread::sleep_for(std::chrono::microseconds(i % 7 * 200));
+      task(i);
+    });
+  }
+};
+
 /// Local heads with a summary and retrieval heads in one layer.
 auto make_cache(const model_shape& shape, std::size_t window) {
   headwise::head_plan plan(shape);
@@ -49,11 +76,14 @@ struct workers_case {
 };
 const workers_case workers_cases[] = {
     {"decode", {1, 104, 52, 64, 0}, 1100, 1, 500, 64, true},
-    {"chunk", {1, 12, 3, 8, 0}, 1080, 1056, 200, 64, false},
+    {"chunk", {1, 48, 3, 8, 0}, 288, 264, 50, 64, false},
     {"chunk behind folded rows", {1, 32, 8, 16, 0}, 500, 270, 200, 64, true},
 };
 
-TEST(workers, any_number_of_them_in_any_order_gives_the_same_bits) {
+class attend_workers : public headwise::test::each_set {};
+HEADWISE_FOR_EACH_SET(attend_workers);
+
+TEST_P(attend_workers, any_number_of_them_in_any_order_gives_the_same_bits) {
   for (const workers_case& c : workers_cases) {
     SCOPED_TRACE(c.name);
     const headwise::test::tokens rows = headwise::test::random_tokens(c.shape, c.length, 3);
@@ -81,14 +111,26 @@ TEST(workers, any_number_of_them_in_any_order_gives_the_same_bits) {
     for (const std::size_t workers : sizes{1, 2, 3, 5, 7, 16, 61})
       expect_same(shuffled_threads{workers, static_cast<std::uint32_t>(workers)}, workers);
     expect_same(headwise::test::threads{3}, 3);  // longest first, as the schedule has them
+    for (const std::size_t workers : sizes{1, 16}) expect_same(reversed_threads{workers}, workers);
+    for (const std::size_t workers : sizes{3, 12}) {
+      expect_same(delayed_threads{workers}, workers);
+      const headwise::thread_pool pool(workers);
+      for (int i = 0; i < 2; ++i) expect_same(pool, workers);
+    }
+    for (const std::size_t workers : sizes{2, 9}) {  // SPMD: each takes what is left, no executor
+      std::vector<float> out(expected.size(), 1e30F);
+      schedule.prepare(cache, 0, q, into(out));
+      headwise::test::threads{workers}(workers, [&](std::size_t ith) { schedule.run(ith, workers); });
+      EXPECT_TRUE(out == expected) << workers << " workers on their own";
+    }
 #if defined(_OPENMP)
     for (const int workers : {1, 2, 5}) expect_same(headwise::openmp{workers}, static_cast<std::size_t>(workers));
 #endif
   }
 }
 
-/// SPMD: worker `ith` of `nth` takes every nth task; no barrier, no executor.
-TEST(workers, tasks_may_be_run_without_an_executor) {
+/// Worker `ith` of `nth` takes every nth task; no barrier, no executor.
+TEST(worker, may_take_a_fixed_share_of_the_tasks) {
   const model_shape shape{1, 6, 3, 32, 0};
   const headwise::test::tokens rows = headwise::test::random_tokens(shape, 300, 4);
   auto cache = make_cache(shape, 64);
@@ -103,7 +145,30 @@ TEST(workers, tasks_may_be_run_without_an_executor) {
   EXPECT_EQ(out, expected);
 }
 
-TEST(workers, two_schedules_may_read_one_cache_at_once) {
+/// SPMD with more threads than tasks: those that come too late have nothing to do, and may come again.
+TEST(worker, that_finds_no_task_returns) {
+  const model_shape shape{1, 2, 1, 16, 0};
+  const headwise::test::tokens rows = headwise::test::random_tokens(shape, 50, 6);
+  auto cache = make_cache(shape, 64);
+  headwise::test::append(cache, rows, 0, 50);
+  const std::vector<float> expected = headwise::test::attended(cache, 0, rows.queries(49, 1));
+  attend_schedule schedule;
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    std::vector<float> out(expected.size(), 1e30F);
+    schedule.prepare(cache, 0, rows.queries(49, 1), headwise::packed_output(out.data(), 1, 2, 16));
+    ASSERT_EQ(schedule.tasks(), 1U);
+    std::vector<std::thread> threads;
+    for (std::size_t ith = 0; ith < 9; ++ith)
+      threads.emplace_back([&schedule, ith] {
+        schedule.run(ith, 9);
+        schedule.run(ith, 9);
+      });
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(out, expected);
+  }
+}
+
+TEST(worker, two_schedules_may_read_one_cache_at_once) {
   const model_shape shape{1, 4, 2, 32, 0};
   const headwise::test::tokens rows = headwise::test::random_tokens(shape, 300, 5);
   auto cache = make_cache(shape, 64);

@@ -155,6 +155,7 @@ TEST(cache_memory, any_allocation_may_fail_and_nothing_has_changed) {
   const tokens rows = some_rows(plan, 64);
   auto cache = make_cache<float32>(plan, fixed_budget{4000});
   std::size_t failures = 0;
+  [[maybe_unused]] const std::size_t mappings = memory().mappings;
   for (std::size_t n = 0; n < 64 * 40; n += 64) {
     const auto state = visible_state(cache);
     for (long allowed = 0;; ++allowed) {
@@ -177,7 +178,7 @@ TEST(cache_memory, any_allocation_may_fail_and_nothing_has_changed) {
   }
   EXPECT_GT(failures, 30U);
 #if defined(__linux__)
-  EXPECT_GT(memory().mappings, 5U);
+  EXPECT_GE(memory().mappings, mappings + 2);
 #endif
   const auto state = visible_state(cache);
   for (long allowed = 0, done = 0; done == 0; ++allowed) {

@@ -101,6 +101,18 @@ class attend_schedule {
   static constexpr std::size_t whole = (std::numeric_limits<std::size_t>::max)();  // a span without borders
   static constexpr std::size_t runs_at_once = 16;  // runs that a kernel gets in one call, to the end of a block
 
+  /// Makes a vector's code this file's own: that of std::vector<key_range> could be the one of a file with other flags.
+  template <class T>
+  struct own_allocator : std::allocator<T> {
+    template <class Other>
+    struct rebind {
+      using other = own_allocator<Other>;
+    };
+    own_allocator() = default;
+    template <class Other>
+    own_allocator(const own_allocator<Other>& /*other*/) noexcept {}
+  };
+
   struct task {
     std::size_t block;
     std::size_t part;
@@ -160,7 +172,7 @@ class attend_schedule {
   template <class Cache>
   void run_task(const task& mine) noexcept;
   template <class Head>
-  void evaluate_summary(const Head& head, const sequence& of, const float* queries, std::size_t count,
+  void evaluate_summary(const Head& head, const sequence& of, const kernel::query_block& queries,
                         const kernel::softmax_rows& state) const noexcept;
   template <class Head>
   void hand_out(const Head& head, const task& mine, const kernel::query_block& queries, std::size_t kv_head,
@@ -170,7 +182,7 @@ class attend_schedule {
   std::vector<sequence> sequences_;
   std::vector<query_rows> blocks_;
   std::vector<task> tasks_;
-  std::vector<key_range> ranges_;
+  std::vector<key_range, own_allocator<key_range>> ranges_;
   aligned_memory partials_;
   aligned_memory workspaces_;
   std::size_t partial_floats_ = 0;
@@ -229,8 +241,6 @@ void attend_schedule::add(const Cache& cache, std::size_t layer, const token_vie
                    ": a mask must not go back");
     ranges_.push_back(sees);
   }
-  if (extras.received != nullptr)
-    for (std::size_t token = 0; token < q.tokens; ++token) extras.received->count(ranges_[of.first_range + token]);
 
   const std::size_t key_size = of.shape.key_size();
   const std::size_t value_size = of.shape.value_size();
@@ -250,10 +260,13 @@ void attend_schedule::add(const Cache& cache, std::size_t layer, const token_vie
       const key_range& earliest = ranges_[of.first_range + first];
       const std::size_t queries = (std::min)(block_queries, q.tokens - first);
       const key_range sees{earliest.begin, ranges_[of.first_range + first + queries - 1].end};
-      if (sees.begin < head.kept_from() && (sees.begin != 0 || earliest.end < head.kept_from()))
-        detail::fail("attend: a query at position ", of.params.first_position + first, " of KV head ", layer, ".",
-                     kv_head, " sees positions ", sees.begin, " to ", earliest.end - 1, ", of which rows up to ",
-                     head.kept_from() - 1, " have left");
+      for (std::size_t token = first; token < first + queries; ++token) {
+        const key_range& own = ranges_[of.first_range + token];
+        if (own.begin < head.kept_from() && (own.begin != 0 || own.end < head.kept_from()))
+          detail::fail("attend: a query at position ", of.params.first_position + token, " of KV head ", layer, ".",
+                       kv_head, " sees positions ", own.begin, " to ", own.end - 1, ", of which rows up to ",
+                       head.kept_from() - 1, " have left");
+      }
       query_rows block{};
       block.sequence = sequences_.size();
       block.kv_head = kv_head;
@@ -274,6 +287,8 @@ void attend_schedule::add(const Cache& cache, std::size_t layer, const token_vie
   }
   workspace_floats_ = (std::max)(workspace_floats_, padded(floats));
   sequences_.push_back(of);
+  if (extras.received != nullptr)
+    for (std::size_t token = 0; token < q.tokens; ++token) extras.received->count(ranges_[of.first_range + token]);
 }
 
 /// The tasks of one block of queries: a range of at most `span` positions each, from a multiple of span on.
@@ -353,7 +368,7 @@ void attend_schedule::run_task(const task& mine) noexcept {
   const kernel::softmax_rows state = part(block, mine.part);
   const bool alone = block.parts == 1;
   if (block.summary && (alone || mine.first_run == mine.last_run))
-    evaluate_summary(head, of, rows, block.count, state);
+    evaluate_summary(head, of, queries, state);
   else
     kernel::clear(state, block.count, queries.value_size);
 
@@ -384,14 +399,15 @@ void attend_schedule::run_task(const task& mine) noexcept {
   if (unfinished_[mine.block].fetch_sub(1, std::memory_order_acq_rel) == 1) merge(block);
 }
 
-/// The summary as an unfinished softmax of one row.
+/// The summary as an unfinished softmax of one row, for the queries whose range begins at 0.
 template <class Head>
-void attend_schedule::evaluate_summary(const Head& head, const sequence& of, const float* queries, std::size_t count,
+void attend_schedule::evaluate_summary(const Head& head, const sequence& of, const kernel::query_block& queries,
                                        const kernel::softmax_rows& state) const noexcept {
-  const std::size_t value_size = of.shape.value_size();
-  for (std::size_t row = 0; row < count; ++row) {
+  const std::size_t value_size = queries.value_size;
+  kernel::clear(state, queries.count, value_size);
+  for (std::size_t row = 0; row < queries.count && queries.sees[row / queries.group].begin == 0; ++row) {
     float* const value = state.out + row * value_size;
-    const auto weight = head.evaluate(queries + row * of.shape.key_size(), of.params, value);
+    const auto weight = head.evaluate(queries.rows + row * queries.key_size, of.params, value);
     // The mass goes into the sum, as that of kept rows does: added to a large logit it would be rounded away. Only
     // what the exponential could not hold stays with the logit.
     const float log_mass = (std::min)((std::max)(weight.log_mass, -60.0F), 60.0F);

@@ -98,6 +98,7 @@ inline void received(const float* entry, std::size_t queries, const softmax_rows
 template <class Format>
 void attend_block(const Format& format, const row_block& block, const query_block& queries, float* scratch,
                   const softmax_rows& state, weight_strip* strip = nullptr) noexcept {
+  if (queries.count == 0) return;
   float* const values = scratch + 2 * block_rows * queries.key_size;
   float* const weights = values + block_rows * queries.value_size;
   block_logits(format, block, queries, scratch, weights);

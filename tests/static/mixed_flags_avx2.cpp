@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+#define PART report_of_avx2
+#include "mixed_flags_part.hpp"
