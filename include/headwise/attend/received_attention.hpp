@@ -27,7 +27,7 @@ class received_attention {
 
   std::size_t length() const noexcept { return length_; }
 
-  /// Sum over the queries so far. NaN where a weight was one.
+  /// Sum over the queries so far. NaN where a weight was one, and for all rows of a task with a query that is NaN.
   double sum(std::size_t kv_head, std::size_t position) const noexcept {
     const std::uint64_t units = sums_[kv_head * length_ + position].load(std::memory_order_relaxed);
     return units >= not_a_number ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(units) * 0x1p-32;
