@@ -32,13 +32,14 @@ struct member {
   Cache cache;
   tokens rows;
   std::size_t length, count;
-  std::vector<float> out{}, log_sums{}, alone{}, alone_log_sums{};
+  std::vector<float> out{}, alone{};
+  std::vector<double> log_sums{}, alone_log_sums{};
 
   template <class Mask>
   void prepare(attend_schedule& schedule, const Mask& mask) {
     const model_shape& shape = rows.shape;
     out.assign(count * shape.query_heads * shape.value_size(), -7777.0F);
-    log_sums.assign(count * shape.query_heads, -7777.0F);
+    log_sums.assign(count * shape.query_heads, -7777.0);
     attention_extras extras;
     extras.log_sum_exp = log_sums.data();
     schedule.add(cache, 0, rows.queries(length - count, count),

@@ -65,14 +65,14 @@ TEST_P(log_sum_exp, equals_double_precision) {
       if (compressed) cache.compress();
       const key_range folded = compressed ? key_range{4, 200} : key_range{};
       for (const std::size_t count : sizes{1, 5, 40, 90}) {
-        std::vector<float> found(count * shape.query_heads, -7777.0F);
+        std::vector<double> found(count * shape.query_heads, -7777.0);
         attention_extras extras;
         extras.log_sum_exp = found.data();
         const std::vector<float> out = attended(cache, rows, 300 - count, count, extras);
         EXPECT_EQ(out, attended(cache, rows, 300 - count, count, {}));  // asking changes nothing
         const exact_answer exact = exact_attention(rows, 300, 300 - count, count, headwise::causal{}, folded);
         for (std::size_t i = 0; i < found.size(); ++i)
-          ASSERT_NEAR(static_cast<double>(found[i]), exact.log_sum_exp[i], 1e-5) << i << " of " << count;
+          ASSERT_NEAR(found[i], exact.log_sum_exp[i], 1e-5) << i << " of " << count;
       }
     }
   }
@@ -82,7 +82,7 @@ TEST_P(log_sum_exp, is_the_lowest_float_where_nothing_is_seen) {
   const model_shape shape{1, 2, 1, 8, 0};
   const tokens rows = headwise::test::random_tokens(shape, 80, 2);
   const auto cache = cache_of(rows, 80);
-  std::vector<float> found(10 * 2);
+  std::vector<double> found(10 * 2);
   attention_extras extras;
   extras.log_sum_exp = found.data();
   // The first five see nothing, the others themselves.
@@ -90,9 +90,9 @@ TEST_P(log_sum_exp, is_the_lowest_float_where_nothing_is_seen) {
   const std::vector<float> out = attended(cache, rows, 40, 10, extras, mask);
   for (std::size_t i = 0; i < 20; ++i) {
     if (i < 10)
-      EXPECT_EQ(found[i], lowest);
+      EXPECT_EQ(found[i], static_cast<double>(lowest));
     else
-      EXPECT_GT(found[i], -100.0F);
+      EXPECT_GT(found[i], -100.0);
   }
   for (std::size_t i = 0; i < 5 * 16; ++i) EXPECT_EQ(out[i], 0.0F);
 }
@@ -102,17 +102,17 @@ TEST_P(log_sum_exp, merges_partial_answers) {
   const model_shape shape{1, 2, 2, 16, 0};
   const tokens rows = headwise::test::random_tokens(shape, 200, 3);
   const auto cache = cache_of(rows, 200);
-  std::vector<float> sums[3];
+  std::vector<double> sums[3];
   std::vector<float> outs[3];
   const key_range parts[] = {{0, 90}, {90, 200}, {0, 200}};
   for (std::size_t i = 0; i < 3; ++i) {
-    sums[i].assign(2, 0.0F);
+    sums[i].assign(2, 0.0);
     attention_extras extras;
     extras.log_sum_exp = sums[i].data();
     outs[i] = attended(cache, rows, 199, 1, extras, [&](std::size_t) { return parts[i]; });
   }
   for (std::size_t head = 0; head < 2; ++head) {
-    const double a = 1.0 / (1.0 + std::exp(static_cast<double>(sums[1][head]) - static_cast<double>(sums[0][head])));
+    const double a = 1.0 / (1.0 + std::exp(sums[1][head] - sums[0][head]));
     for (std::size_t i = head * 16; i < head * 16 + 16; ++i)
       EXPECT_NEAR(a * static_cast<double>(outs[0][i]) + (1.0 - a) * static_cast<double>(outs[1][i]),
                   static_cast<double>(outs[2][i]), 1e-5);

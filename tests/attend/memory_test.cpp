@@ -73,7 +73,7 @@ TEST(attend_memory, nothing_is_allocated_while_a_context_grows_over_borders_of_t
   };
   attend_schedule schedule;
   std::vector<float> out(2 * 256);
-  std::vector<float> log_sums(2);
+  std::vector<double> log_sums(2);
   headwise::received_attention received(2, length);
   headwise::attention_extras all;
   all.log_sum_exp = log_sums.data();
