@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -37,8 +38,9 @@ class received_attention {
 
   /// For attend_schedule: `weight` more for a row, and a query that sees `range`.
   void add(std::size_t kv_head, std::size_t position, float weight) noexcept {
-    const auto units = weight >= 0.0F ? static_cast<std::uint64_t>(static_cast<double>(weight) * 0x1p32 + 0.5)
-                                      : static_cast<std::uint64_t>(not_a_number);
+    const bool number = weight >= 0.0F && weight < 0x1p30F;
+    const std::uint64_t units =
+        number ? static_cast<std::uint64_t>(std::llround(static_cast<double>(weight) * 0x1p32)) : not_a_number;
     std::atomic<std::uint64_t>& sum = sums_[kv_head * length_ + position];
     if (units == not_a_number)
       sum.fetch_or(not_a_number, std::memory_order_relaxed);
