@@ -20,6 +20,16 @@ inline float dot(const float* a, const float* b, std::size_t size) noexcept {
   return lanes[0];
 }
 
+/// a b + c. Said outright where there is an instruction for it: left to themselves, compilers contract one loop and not
+/// another, and the bits of a row would depend on the rows beside it.
+inline float multiply_add(float a, float b, float c) noexcept {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 /// c[rows x Columns] += a[rows x depth] b[depth x Columns], one tile that stays in registers.
 template <std::size_t Rows, std::size_t Columns>
 inline void product_tile(std::size_t depth, const float* a, std::size_t a_row, std::size_t a_depth, const float* b,
@@ -28,7 +38,7 @@ inline void product_tile(std::size_t depth, const float* a, std::size_t a_row, s
   for (std::size_t k = 0; k < depth; ++k)
     for (std::size_t i = 0; i < Rows; ++i) {
       const float factor = a[i * a_row + k * a_depth];
-      for (std::size_t j = 0; j < Columns; ++j) sum[i][j] += factor * b[k * b_stride + j];
+      for (std::size_t j = 0; j < Columns; ++j) sum[i][j] = multiply_add(factor, b[k * b_stride + j], sum[i][j]);
     }
   for (std::size_t i = 0; i < Rows; ++i)
     for (std::size_t j = 0; j < Columns; ++j) c[i * c_stride + j] += sum[i][j];
