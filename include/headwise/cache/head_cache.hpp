@@ -34,14 +34,6 @@ class head_cache {
         key_size_(other.key_size_),
         value_size_(other.value_size_) {}
 
-  /// The same rows under another compensation; nothing of them has left.
-  template <class Other>
-  head_cache(const head_cache<Format, Other>& other, const Compensation& compensation, page_arena& arena)
-      : rows_(other.rows(), arena),
-        compensation_(compensation),
-        key_size_(other.key_size()),
-        value_size_(other.value_size()) {}
-
   const head_rows<Format>& rows() const noexcept { return rows_; }
   std::size_t key_size() const noexcept { return key_size_; }
   std::size_t value_size() const noexcept { return value_size_; }
@@ -69,6 +61,8 @@ class head_cache {
   void reserve_summary() {
     if (!summary_) summary_.emplace(compensation_.make_summary(key_size_, value_size_));
   }
+  /// The rows of another head, of which none has left; there is room for them.
+  void copy_rows(const head_rows<Format>& rows) noexcept { rows_.copy_rows(rows); }
   void append(const token_view& k, const token_view& v, std::size_t token, std::size_t head, float* scratch) noexcept {
     rows_.append(k, v, token, head, scratch);
   }

@@ -131,9 +131,10 @@ class kv_cache {
         if (rows.rows().left() != 0)
           detail::fail("with: ", rows.rows().left(), " rows of KV head ", layer, ".", head,
                        " have left; policies can change only before");
-        changed.heads[head] = head_cache<Format, OtherCompensation>(
-            rows, compensation, changed.arenas->of(other.plan_.role({layer, head})));
       }
+      other.reserve(changed, layers_[layer].length());
+      for (std::size_t head = 0; head < shape().kv_heads; ++head)
+        changed.heads[head].copy_rows(layers_[layer].heads[head].rows());
     }
     return other;
   }
@@ -244,11 +245,15 @@ class kv_cache {
       state.fold_end[head] = tokens_seen == 0 ? 0 : fold_end({layer, head}, state.heads[head], tokens_seen);
       if (state.fold_end[head] != 0) state.heads[head].reserve_summary();
     }
-    // Some pages for each head, then the next: what the heads keep in the end, old rows or new, lies side by side, and
-    // the chunks in between can go back. Eight at a time, since attention reads neighbouring pages faster (measured at
-    // head size 128: 54 against 57 ns a row).
+    reserve(state, length);
+  }
+
+  /// Room for rows up to `length`: a page for each head, then the next, so that what the heads keep in the end, old
+  /// rows or new, lies side by side, and the chunks in between can go back. (Eight pages at a time read 5 % faster and
+  /// pinned more memory.)
+  static void reserve(layer_state& state, std::size_t length) {
     for (std::size_t end = state.length(); end < length;) {
-      end = (std::min)(length, end + 8 * page_layout::rows);
+      end = (std::min)(length, end + page_layout::rows);
       for (head_type& head : state.heads) head.reserve(end);
     }
   }

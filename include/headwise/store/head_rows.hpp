@@ -87,6 +87,14 @@ class head_rows {
     ++length_;
   }
 
+  /// The rows of another head, of which none has left; room for them has been reserved, and there are none yet.
+  void copy_rows(const head_rows& other) noexcept {
+    HEADWISE_ASSERT(length_ == 0 && other.left() == 0 && pages_.size() >= other.pages_.size());
+    for (std::size_t i = 0; i < other.pages_.size(); ++i)
+      std::memcpy(pages_[i].data(), other.pages_[i].data(), layout_.value_offset + page_rows * layout_.value_bytes);
+    length_ = other.length_;
+  }
+
   std::size_t runs() const noexcept {
     const std::size_t before_gap = pages_in(gap_begin_);
     if (gap_begin_ == gap_end_) return pages_in(length_);
