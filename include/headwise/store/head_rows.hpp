@@ -89,8 +89,8 @@ class head_rows {
 
   /// The rows of another head, of which none has left; room for them has been reserved, and there are none yet.
   void copy_rows(const head_rows& other) noexcept {
-    HEADWISE_ASSERT(length_ == 0 && other.left() == 0 && pages_.size() >= other.pages_.size());
-    for (std::size_t i = 0; i < other.pages_.size(); ++i)
+    HEADWISE_ASSERT(length_ == 0 && other.left() == 0 && pages_.size() >= pages_in(other.length_));
+    for (std::size_t i = 0; i < pages_in(other.length_); ++i)  // it may have spare ones
       std::memcpy(pages_[i].data(), other.pages_[i].data(), layout_.value_offset + page_rows * layout_.value_bytes);
     length_ = other.length_;
   }
