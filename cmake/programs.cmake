@@ -40,6 +40,7 @@ if(HEADWISE_SANITIZE)
   if(TARGET headwise_kernels)
     target_compile_options(headwise_kernels PRIVATE  # at -O3 this takes minutes
       -O1 -fsanitize=${HEADWISE_SANITIZE} -fno-sanitize-recover=all)
+    target_link_options(headwise_kernels INTERFACE -fsanitize=${HEADWISE_SANITIZE})  # for those without our flags
   endif()
 endif()
 
