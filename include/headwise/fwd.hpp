@@ -63,6 +63,8 @@ struct recipe;
 // cache
 struct head_report;
 struct cache_report;
+struct cache_options;
+enum class other_rows : std::uint8_t;
 inline namespace HEADWISE_ISA {
 template <class Format = float16, class Budget = razor_budget, class Compensation = mean_compensation>
 class kv_cache;
@@ -70,6 +72,9 @@ template <class Format = float16, class Budget = razor_budget, class Compensatio
 kv_cache<Format, Budget, Compensation> make_cache(head_plan plan, Budget budget = Budget{},
                                                   Compensation compensation = Compensation{},
                                                   when_to_compress when = when_to_compress{}, Format format = Format{});
+template <class Format = float16, class Budget, class Compensation>
+kv_cache<Format, Budget, Compensation> make_cache(head_plan plan, Budget budget, Compensation compensation,
+                                                  when_to_compress when, Format format, const cache_options& options);
 }  // namespace HEADWISE_ISA
 
 // attend

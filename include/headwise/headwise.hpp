@@ -33,6 +33,7 @@
 
 // store: one head's rows
 #include "headwise/store/chunk_memory.hpp"
+#include "headwise/store/early_rows.hpp"
 #include "headwise/store/head_rows.hpp"
 #include "headwise/store/page_arena.hpp"
 #include "headwise/store/page_layout.hpp"
@@ -50,7 +51,9 @@
 #include "headwise/policy/when_to_compress.hpp"
 
 // cache: append, compress, copy, report
+#include "headwise/cache/cache_options.hpp"
 #include "headwise/cache/cache_report.hpp"
+#include "headwise/cache/gather.hpp"
 #include "headwise/cache/kv_cache.hpp"
 
 // attend: decode and chunks, over runs

@@ -42,8 +42,11 @@ TEST(cache_memory, no_row_moves_while_tokens_arrive_and_windows_slide) {
       for (std::size_t i = 0; i < cache.head(0, head).runs(); ++i) {
         const run part = cache.head(0, head).run_at(i);
         for (std::size_t row = 0; row < part.rows; ++row) {
+          // The sinks alone move, once: when the rows behind them leave.
+          const bool packed = part.position + row < cache.head(0, head).rows().early();
           const std::pair place(part.keys + row * 128, part.values + row * 128);
-          ASSERT_EQ(places.emplace(std::pair(head, part.position + row), place).first->second, place);
+          ASSERT_EQ(places.emplace(std::pair(packed ? 8 + head : head, part.position + row), place).first->second,
+                    place);
         }
       }
   };
@@ -123,7 +126,7 @@ TEST(cache_memory, copies_moves_and_assignments_hold_their_own) {
     const auto state = visible_state(cache);
     auto copy = cache;
     EXPECT_TRUE(visible_state(copy) == state);
-    EXPECT_NE(copy.head(0, 0).run_at(0).keys, cache.head(0, 0).run_at(0).keys);
+    EXPECT_EQ(copy.head(0, 0).run_at(1).keys, cache.head(0, 0).run_at(1).keys);  // shared, until one writes
     const std::byte* const place = copy.head(0, 0).run_at(0).keys;
     auto moved = std::move(copy);
     EXPECT_TRUE(visible_state(moved) == state);

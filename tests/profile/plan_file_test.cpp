@@ -79,7 +79,29 @@ TEST(plan_file, a_role_is_retrieval_or_local) {
   for (const char* role : {"", "Local", "retrieval ", "full", "0", "1.0", "retrieva", "locals", "sliding"}) {
     put(folder.file("p"), with(sample_plan_text, "0\t1\tretrieval", "0\t1\t" + std::string(role)));
     const std::string found = "found '" + std::string(role) + "'";
-    EXPECT_REFUSED(read_plan(folder.file("p")), "p:14", "role", found.c_str(), "retrieval or local");
+    EXPECT_REFUSED(read_plan(folder.file("p")), "p:14", "role", found.c_str(), "retrieval, local or windowed");
+  }
+}
+
+TEST(plan_file, windows_of_layers_come_back) {
+  const temporary_folder folder;
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  plan_file file{head_plan({4, 4, 2, 8, 0}, head_role::local, 4), razor_budget{}};
+  file.plan.set_window(0, 1);
+  file.plan.set({1, 1}, head_role::retrieval);
+  file.plan.set_window(2, 1024);
+  file.plan.set_window(3, most);
+  write_plan(folder.file("p"), file);
+  EXPECT_NE(content(folder.file("p")).find("2\t1\twindowed:1024\n"), std::string::npos);
+  EXPECT_TRUE(same(read_plan(folder.file("p")), file));
+
+  const std::string good = content(folder.file("p"));
+  for (const char* wrong : {"windowed:1025", "windowed:0", "windowed:", "windowed", "windowed:-1", "windowed:01024",
+                            "windowed:18446744073709551616", "local", "retrieval"}) {
+    std::string text = good;
+    text.replace(text.find("2\t1\twindowed:1024") + 4, std::string("windowed:1024").size(), wrong);
+    headwise::write_text_file(folder.file("q"), text);
+    EXPECT_THROW(read_plan(folder.file("q")), headwise::error) << wrong;
   }
 }
 

@@ -24,12 +24,28 @@
 #include "headwise/store/run.hpp"
 
 namespace headwise {
+namespace detail {
+
+/// The window of a layer, if the cache knows of windows.
+template <class Cache>
+auto window_of(const Cache& cache, std::size_t layer) noexcept -> decltype(static_cast<std::size_t>(cache.window(0))) {
+  return cache.window(layer);
+}
+template <class Cache, class... None>
+std::size_t window_of(const Cache&, std::size_t, const None&...) noexcept {
+  return 0;
+}
+
+}  // namespace detail
+
 inline namespace HEADWISE_ISA {
 
 // What attend reads: a cache, or anything else that offers
 //   | Expression                              | Returns       | Meaning                                               |
 //   | cache.shape()                           | model_shape   |                                                       |
 //   | cache.head(layer, kv_head)              | const Head&   |                                                       |
+//   | cache.window(layer)                     | std::size_t   | optional: keys that a query sees at most, its own     |
+//   |                                         |               | included; 0: all before it                            |
 //   | head.length()                           | std::size_t   | tokens seen                                           |
 //   | head.runs(), head.run_at(i)             | n, run        | the kept rows, in the order of position (store/run.hpp)|
 //   | head.format()                           | a format      | of those rows                                         |
@@ -233,8 +249,11 @@ void attend_schedule::add(const Cache& cache, std::size_t layer, const token_vie
   of.extras = extras;
   of.layer = layer;
   of.first_range = ranges_.size();
+  const std::size_t window = detail::window_of(cache, layer);
   for (std::size_t token = 0; token < q.tokens; ++token) {
-    const key_range sees = mask(of.params.first_position + token);
+    const std::size_t position = of.params.first_position + token;
+    key_range sees = mask(position);
+    if (window != 0 && position + 1 > window) sees.begin = (std::max)(sees.begin, position + 1 - window);
     if (token != 0 && (sees.begin < ranges_.back().begin || sees.end < ranges_.back().end))
       detail::fail("attend: the query at position ", of.params.first_position + token, " sees keys from ", sees.begin,
                    " to ", sees.end, ", the one before from ", ranges_.back().begin, " to ", ranges_.back().end,

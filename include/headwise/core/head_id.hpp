@@ -24,10 +24,11 @@ struct head_id {
 enum class head_role : std::uint8_t {
   retrieval,  ///< keeps every row
   local,      ///< keeps sinks and recent rows; everything between is folded
+  windowed,   ///< of a layer where the model itself looks back a fixed number of tokens; older rows are dropped exactly
 };
 
 constexpr const char* to_string(head_role role) noexcept {
-  return role == head_role::retrieval ? "retrieval" : "local";
+  return role == head_role::retrieval ? "retrieval" : role == head_role::local ? "local" : "windowed";
 }
 
 }  // namespace headwise

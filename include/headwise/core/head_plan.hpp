@@ -18,7 +18,9 @@ class head_plan {
   explicit head_plan(const model_shape& shape, head_role role = head_role::local, std::size_t sinks = 4)
       : shape_(shape), sinks_(sinks) {
     check(shape);
+    if (role == head_role::windowed) refuse_windowed();
     roles_.assign(shape.heads(), role);
+    windows_.assign(shape.layers, 0);
   }
 
   const model_shape& shape() const noexcept { return shape_; }
@@ -28,7 +30,22 @@ class head_plan {
   void set_sinks(std::size_t sinks) noexcept { sinks_ = sinks; }
 
   head_role role(head_id head) const { return roles_[index(head)]; }
-  void set(head_id head, head_role role) { roles_[index(head)] = role; }
+  /// Refuses `windowed`, and heads of a windowed layer.
+  void set(head_id head, head_role role) {
+    head_role& of = roles_[index(head)];
+    if (role == head_role::windowed || of == head_role::windowed) refuse_windowed();
+    of = role;
+  }
+
+  /// Says that the model's own attention sees no further than the newest `tokens` keys in a layer, its own included:
+  /// all its heads are windowed from now on.
+  void set_window(std::size_t layer, std::size_t tokens) {
+    if (tokens == 0) detail::fail("head_plan: the window of layer ", layer, " is 0, expected at least 1");
+    for (std::size_t head = 0; head < shape_.kv_heads; ++head) roles_[index({layer, head})] = head_role::windowed;
+    windows_[layer] = tokens;
+  }
+  /// That number, or 0 in a layer that sees everything.
+  std::size_t window(std::size_t layer) const noexcept { return layer < windows_.size() ? windows_[layer] : 0; }
 
   /// The retrieval heads, in the order of layer, then head.
   std::vector<head_id> retrieval_heads() const {
@@ -39,11 +56,14 @@ class head_plan {
   }
 
   friend bool operator==(const head_plan& a, const head_plan& b) noexcept {
-    return a.shape_ == b.shape_ && a.sinks_ == b.sinks_ && a.roles_ == b.roles_;
+    return a.shape_ == b.shape_ && a.sinks_ == b.sinks_ && a.roles_ == b.roles_ && a.windows_ == b.windows_;
   }
   friend bool operator!=(const head_plan& a, const head_plan& b) noexcept { return !(a == b); }
 
  private:
+  [[noreturn]] HEADWISE_COLD static void refuse_windowed() {
+    detail::fail("head_plan: heads are windowed by layer, with set_window()");
+  }
   std::size_t index(head_id head) const {
     if (head.layer >= shape_.layers || head.kv_head >= shape_.kv_heads)
       detail::fail("head_plan: no KV head ", head.layer, ".", head.kv_head, " in a model of ", to_string(shape_));
@@ -53,6 +73,7 @@ class head_plan {
   model_shape shape_;
   std::size_t sinks_;
   std::vector<head_role> roles_;
+  std::vector<std::size_t> windows_;  // [layers]
 };
 
 }  // namespace headwise

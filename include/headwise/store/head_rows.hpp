@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "headwise/config.hpp"
+#include "headwise/core/shared_value.hpp"
 #include "headwise/core/token_view.hpp"
 #include "headwise/element/format.hpp"
 #include "headwise/fwd.hpp"
 #include "headwise/kernel/kernel.hpp"
+#include "headwise/store/early_rows.hpp"
 #include "headwise/store/page_arena.hpp"
 #include "headwise/store/page_layout.hpp"
 #include "headwise/store/run.hpp"
@@ -18,64 +21,134 @@
 namespace headwise {
 inline namespace HEADWISE_ISA {
 
-/// The key and value rows of one KV head: those of tokens 0..length()-1 less one gap of rows that have left. Rows lie
-/// in pages of 64, aligned to the token's position, so a window that grows or slides never moves a row, and a page goes
-/// back to its arena as soon as its last row has left. Movable; a copy takes its own pages, from an arena of one's
-/// choice, which outlives it.
+/// The key and value rows of one KV head, by the position of their token:
+///
+///     early rows        left            reserve          recent rows
+///     any positions     (no row here)   [raw_from(),     [kept_from(), length())
+///                                        kept_from())
+///
+/// Early and recent rows are kept: attention sees them. The reserve has left as well, but its rows are still here, so
+/// that kept_from() can go back. Reserve and recent rows lie in pages of 64, aligned to the position, so a window that
+/// grows or slides never moves a row, and a page goes back to its arena as soon as its last row has left.
+/// A copy shares pages and early rows with its original until one of them writes: that is for `reserve` and the
+/// `prepare_` functions to find out, which may throw and change nothing that can be seen; what follows them cannot
+/// fail.
 template <class Format>
 class head_rows {
+  struct page_table {
+    std::size_t first = 0;  // number of the first page: its rows begin at position first * page_rows
+    std::vector<page_arena::page> pages;
+  };
+
  public:
   static constexpr std::size_t page_rows = page_layout::rows;
 
-  head_rows(const Format& format, std::size_t key_size, std::size_t value_size, page_arena& arena) noexcept
-      : format_(format),
-        key_size_(key_size),
-        value_size_(value_size),
-        layout_(layout(format, key_size, value_size)),
-        arena_(&arena) {
+  /// What a prepared retain() or truncate() will put in place.
+  class change {
+    friend head_rows;
+    detail::shared_value<early_rows> early;
+    detail::shared_value<page_table> table;
+  };
+
+  head_rows(const Format& format, std::size_t key_size, std::size_t value_size, page_arena& arena)
+      : format_(format), layout_(layout(format, key_size, value_size)), arena_(&arena), table_(page_table{}) {
     detail::require_format<Format>();
   }
-  head_rows(const head_rows& other, page_arena& arena)
-      : head_rows(other.format_, other.key_size_, other.value_size_, arena) {
-    pages_.reserve(other.pages_.size());
-    for (const page_arena::page& page : other.pages_) {
-      pages_.push_back(arena_->take());
-      std::memcpy(pages_.back().data(), page.data(), layout_.value_offset + page_rows * layout_.value_bytes);
+  /// A copy of its own, in pages of another arena.
+  head_rows(const head_rows& other, page_arena& arena) : head_rows(other) {
+    arena_ = &arena;
+    page_table& own = table_.own();
+    for (page_arena::page& page : own.pages) {
+      page_arena::page copied = arena_->take();
+      std::memcpy(copied.data(), page.data(), used_page_bytes());
+      page = std::move(copied);
     }
-    length_ = other.length_;
-    gap_begin_ = other.gap_begin_;
-    gap_end_ = other.gap_end_;
-    pages_missing_ = other.pages_missing_;
   }
-  head_rows(const head_rows&) = delete;
-  head_rows(head_rows&&) = default;
-  head_rows& operator=(const head_rows&) = delete;
-  head_rows& operator=(head_rows&&) = default;
-  ~head_rows() = default;
 
   /// How its arena's pages look.
   static page_layout layout(const Format& format, std::size_t key_size, std::size_t value_size) noexcept {
     return page_layout(format.bytes(key_size), format.bytes(value_size));
   }
 
-  std::size_t length() const noexcept { return length_; }              ///< tokens seen
-  std::size_t left() const noexcept { return gap_end_ - gap_begin_; }  ///< rows that are here no more
-  std::size_t kept() const noexcept { return length_ - left(); }
-  std::size_t gap_end() const noexcept { return gap_end_; }
+  std::size_t length() const noexcept { return length_; }  ///< tokens seen
+  std::size_t early() const noexcept { return early_ ? early_->size() : 0; }
+  std::size_t kept() const noexcept { return early() + (length_ - kept_from_); }
+  std::size_t left() const noexcept { return kept_from_ - early(); }  ///< rows that attention sees no more
+  std::size_t kept_from() const noexcept { return kept_from_; }       ///< all rows from here on are kept
+  std::size_t raw_from() const noexcept { return raw_from_; }         ///< and those from here on still here
+  /// Position of the first row that has left; length() if none has.
+  std::size_t first_left() const noexcept {
+    if (left() == 0) return length_;
+    std::size_t first = 0;
+    while (first < early() && early_->positions()[first] == first) ++first;
+    return first;
+  }
   bool keeps(std::size_t position) const noexcept {
-    return position < length_ && (position < gap_begin_ || position >= gap_end_);
+    if (position >= kept_from_) return position < length_;
+    return early_ && std::binary_search(early_->positions().begin(), early_->positions().end(), position);
   }
 
   const Format& format() const noexcept { return format_; }
   std::size_t key_bytes() const noexcept { return layout_.key_bytes; }
   std::size_t value_bytes() const noexcept { return layout_.value_bytes; }
   std::size_t row_bytes() const noexcept { return kept() * (key_bytes() + value_bytes()); }
-  /// Bytes of the rows of its pages that are not kept.
-  std::size_t slack_bytes() const noexcept { return pages_.size() * layout_.row_bytes() - row_bytes(); }
+  std::size_t reserve_bytes() const noexcept { return (kept_from_ - raw_from_) * (key_bytes() + value_bytes()); }
+  /// Bytes of the rows of its pages that are neither, and of what goes with early rows.
+  std::size_t slack_bytes() const noexcept {
+    const std::size_t in_pages = length_ - raw_from_;
+    return table_->pages.size() * layout_.row_bytes() - in_pages * (key_bytes() + value_bytes()) +
+           (early_ ? early_->extra_bytes() : 0) + (next_early_ ? next_early_->bytes() : 0);
+  }
+  /// Bytes of the rows of pages that copies have too.
+  std::size_t shared_bytes() const noexcept {
+    const auto shared = std::count_if(table_->pages.begin(), table_->pages.end(),
+                                      [&](const page_arena::page& page) { return page.shared() || !table_.alone(); });
+    return static_cast<std::size_t>(shared) * layout_.row_bytes();
+  }
+  std::size_t pages() const noexcept { return table_->pages.size(); }
 
-  /// Makes room for rows up to `length`. May throw std::bad_alloc; then only spare pages have been added.
+  std::size_t runs() const noexcept {
+    const std::size_t early_runs = early_ ? early_->runs() : 0;
+    return kept_from_ == length_ ? early_runs : early_runs + pages_in(length_) - kept_from_ / page_rows;
+  }
+  /// The i-th run of kept rows, in the order of position.
+  run run_at(std::size_t i) const noexcept {
+    const std::size_t early_runs = early_ ? early_->runs() : 0;
+    if (i < early_runs) return early_->run_at(i);
+    const std::size_t page = kept_from_ / page_rows + (i - early_runs);
+    return raw_run((std::max)(page * page_rows, kept_from_), (std::min)((page + 1) * page_rows, length_));
+  }
+  /// Calls visit(run) for the rows at positions [begin, end) in order; reserve or recent rows.
+  template <class Visit>
+  void visit(std::size_t begin, std::size_t end, Visit&& visit) const {
+    while (begin < end) {
+      const std::size_t next = (std::min)(end, (begin / page_rows + 1) * page_rows);
+      visit(raw_run(begin, next));
+      begin = next;
+    }
+  }
+  /// The same for the early rows.
+  template <class Visit>
+  void visit_early(Visit&& visit) const {
+    for (std::size_t i = 0; early_ && i < early_->runs(); ++i) visit(early_->run_at(i));
+  }
+
+  // --- Growing ---------------------------------------------------------------------------------------------------
+
+  /// Makes room for rows up to `length`, in pages that no copy has.
   void reserve(std::size_t length) {
-    while (page_end() * page_rows < length) pages_.push_back(arena_->take());
+    if (length <= length_) return;
+    page_table& own = table_.own();
+    if (own.pages.empty()) own.first = raw_from_ / page_rows;
+    for (std::size_t page = length_ / page_rows; page < pages_in(length); ++page) {
+      if (page - own.first == own.pages.size()) {
+        own.pages.push_back(arena_->take());
+      } else if (page_arena::page& there = own.pages[page - own.first]; there.shared()) {
+        page_arena::page copied = arena_->take();
+        if (page * page_rows < length_) copy_rows(there, copied, 0, length_ % page_rows);
+        there = std::move(copied);
+      }
+    }
   }
 
   /// Appends the rows of a token and KV head; room for them has been reserved. `scratch` holds the larger of them as
@@ -89,56 +162,104 @@ class head_rows {
 
   /// The rows of another head, of which none has left; room for them has been reserved, and there are none yet.
   void copy_rows(const head_rows& other) noexcept {
-    HEADWISE_ASSERT(length_ == 0 && other.left() == 0 && pages_.size() >= pages_in(other.length_));
+    HEADWISE_ASSERT(length_ == 0 && other.left() == 0 && other.early() == 0);
+    page_table& own = table_.owned();
     for (std::size_t i = 0; i < pages_in(other.length_); ++i)  // it may have spare ones
-      std::memcpy(pages_[i].data(), other.pages_[i].data(), layout_.value_offset + page_rows * layout_.value_bytes);
+      std::memcpy(own.pages[i].data(), other.table_->pages[i].data(), used_page_bytes());
     length_ = other.length_;
   }
 
-  std::size_t runs() const noexcept {
-    const std::size_t before_gap = pages_in(gap_begin_);
-    if (gap_begin_ == gap_end_) return pages_in(length_);
-    return gap_end_ == length_ ? before_gap : before_gap + pages_in(length_) - gap_end_ / page_rows;
+  // --- Letting rows leave ----------------------------------------------------------------------------------------
+
+  /// Makes room for leave(sinks, ...).
+  void prepare_leave(std::size_t sinks) {
+    table_.own();
+    next_early_ = {};
+    if (kept_from_ < sinks)
+      next_early_ = made_early(early() + sinks - kept_from_, [&](early_rows& made) {
+        visit_early([&](const run& part) { add_rows(made, part); });
+        visit(kept_from_, sinks, [&](const run& part) { add_rows(made, part); });
+      });
+  }
+  /// The recent rows at positions before `kept_from` leave, but for the sinks, which become early rows; of all that
+  /// have left, those from `raw_from` on stay in the reserve.
+  void leave(std::size_t sinks, std::size_t kept_from, std::size_t raw_from) noexcept {
+    if (kept_from_ < sinks) early_ = std::move(next_early_);
+    kept_from_ = kept_from;
+    drop_pages_before(raw_from);
   }
 
-  /// The i-th run, in the order of position.
-  run run_at(std::size_t i) const noexcept {
-    const std::size_t before_gap = pages_in(gap_begin_);
-    const bool early = gap_begin_ == gap_end_ || i < before_gap;
-    const std::size_t page = early ? i : gap_end_ / page_rows + (i - before_gap);
-    const bool gap = gap_begin_ != gap_end_;
-    const std::size_t first = early ? page * page_rows : (std::max)(page * page_rows, gap_end_);
-    const std::size_t end = (std::min)((page + 1) * page_rows, early && gap ? gap_begin_ : length_);
-    return {first, end - first, key_at(first), value_at(first)};
+  /// Makes room for retain(), which keeps the rows at these positions alone: ascending, and kept now.
+  change prepare_retain(const std::vector<std::size_t>& positions) const {
+    change next;
+    next.table = table_;
+    next.table.own();
+    const std::size_t recent = recent_of(positions);
+    next.early = made_early(positions.size() - (length_ - recent), [&](early_rows& made) {
+      std::size_t row = 0;  // of early_
+      for (std::size_t i = 0; i < positions.size() && positions[i] < recent; ++i) {
+        const std::size_t position = positions[i];
+        if (position >= kept_from_) {
+          made.add(position, key_at(position), value_at(position));
+          continue;
+        }
+        while (early_->positions()[row] != position) ++row;
+        made.add(position, early_->key(row), early_->value(row));
+      }
+    });
+    return next;
+  }
+  void retain(const std::vector<std::size_t>& positions, change next) noexcept {
+    put(std::move(next));
+    kept_from_ = recent_of(positions);
+    drop_pages_before(kept_from_);
   }
 
-  /// Lets the rows at positions [begin, end) leave, which extends the gap: begin is its begin, unless it is empty.
-  /// Calls leaving(run) for each run of them in order, then frees the pages that hold no kept row.
-  template <class Leaving>
-  void leave(std::size_t begin, std::size_t end, Leaving&& leaving) noexcept {
-    for (std::size_t first = (std::max)(begin, gap_end_); first < end;) {
-      const std::size_t next = (std::min)(end, (first / page_rows + 1) * page_rows);
-      leaving(run{first, next - first, key_at(first), value_at(first)});
-      first = next;
+  // --- Going back ------------------------------------------------------------------------------------------------
+
+  /// Makes room for truncate(length, kept_from). Where no row will have left, the early rows go back into pages, so
+  /// that nothing tells the head from one that never went further.
+  change prepare_truncate(std::size_t length, std::size_t kept_from) const {
+    change next;
+    next.table = table_;
+    page_table& made = next.table.own();
+    if (kept_from != 0 || !early_) {
+      const std::size_t end = (std::max)(pages_in(length), made.first);
+      if (end < made.first + made.pages.size()) made.pages.resize(end - made.first);
+      next.early = early_;
+      return next;
     }
-    const std::size_t slot = gap_begin_ == gap_end_ ? pages_in(begin) : pages_in(gap_begin_);
-    const std::size_t first_page = gap_begin_ == gap_end_ ? slot : slot + pages_missing_;
-    const std::size_t last_page = end / page_rows;  // the first page that keeps a row behind the gap
-    gap_begin_ = begin;
-    gap_end_ = end;
-    if (last_page <= first_page) return;
-    const auto from = pages_.begin() + static_cast<std::ptrdiff_t>(slot);
-    pages_.erase(from, from + static_cast<std::ptrdiff_t>(last_page - first_page));
-    pages_missing_ += last_page - first_page;
+    made.pages.clear();
+    made.first = 0;
+    for (std::size_t page = 0; page < pages_in(length); ++page) made.pages.push_back(arena_->take());
+    const auto put = [&](const run& part) {
+      for (std::size_t row = 0; row < part.rows && part.position + row < length; ++row) {
+        const std::size_t slot = (part.position + row) % page_rows;
+        std::byte* const page = made.pages[(part.position + row) / page_rows].data();
+        std::memcpy(page + slot * key_bytes(), part.keys + row * key_bytes(), key_bytes());
+        std::memcpy(page + layout_.value_offset + slot * value_bytes(), part.values + row * value_bytes(),
+                    value_bytes());
+      }
+    };
+    visit_early(put);
+    visit((std::max)(raw_from_, early()), length, put);
+    return next;
+  }
+  /// Back to `length` tokens, of which those from `kept_from` on are kept. `kept_from` is kept_from() or less: from
+  /// raw_from() on, or 0, which no row has left, if all that have left are in the reserve or behind `length`.
+  void truncate(std::size_t length, std::size_t kept_from, change next) noexcept {
+    put(std::move(next));
+    length_ = length;
+    kept_from_ = kept_from;
+    raw_from_ = (std::min)(raw_from_, kept_from);
   }
 
  private:
   static std::size_t pages_in(std::size_t rows) noexcept { return (rows + page_rows - 1) / page_rows; }
-  std::size_t page_end() const noexcept { return pages_.size() + pages_missing_; }
+  std::size_t used_page_bytes() const noexcept { return layout_.value_offset + page_rows * layout_.value_bytes; }
 
   std::byte* page_of(std::size_t position) const noexcept {
-    const std::size_t page = position / page_rows;
-    return pages_[position < gap_begin_ || pages_missing_ == 0 ? page : page - pages_missing_].data();
+    return table_->pages[position / page_rows - table_->first].data();
   }
   std::byte* key_at(std::size_t position) const noexcept {
     return page_of(position) + position % page_rows * layout_.key_bytes;
@@ -146,17 +267,58 @@ class head_rows {
   std::byte* value_at(std::size_t position) const noexcept {
     return page_of(position) + layout_.value_offset + position % page_rows * layout_.value_bytes;
   }
+  run raw_run(std::size_t begin, std::size_t end) const noexcept {
+    return {begin, end - begin, key_at(begin), value_at(begin)};
+  }
+  void copy_rows(const page_arena::page& from, const page_arena::page& to, std::size_t first,
+                 std::size_t rows) const noexcept {
+    std::memcpy(to.data() + first * layout_.key_bytes, from.data() + first * layout_.key_bytes,
+                rows * layout_.key_bytes);
+    std::memcpy(to.data() + layout_.value_offset + first * layout_.value_bytes,
+                from.data() + layout_.value_offset + first * layout_.value_bytes, rows * layout_.value_bytes);
+  }
+
+  void put(change next) noexcept {
+    early_ = std::move(next.early);
+    table_ = std::move(next.table);
+  }
+  template <class Fill>
+  detail::shared_value<early_rows> made_early(std::size_t count, Fill&& fill) const {
+    if (count == 0) return {};
+    early_rows made(count, key_bytes(), value_bytes());
+    fill(made);
+    return detail::shared_value<early_rows>(std::move(made));
+  }
+  void add_rows(early_rows& made, const run& part) const noexcept {
+    for (std::size_t row = 0; row < part.rows; ++row)
+      made.add(part.position + row, part.keys + row * key_bytes(), part.values + row * value_bytes());
+  }
+  /// Where the positions up to the newest begin that have no gap any more.
+  std::size_t recent_of(const std::vector<std::size_t>& positions) const noexcept {
+    std::size_t recent = length_;
+    for (std::size_t i = positions.size(); i > 0 && recent > kept_from_ && positions[i - 1] == recent - 1; --i)
+      --recent;
+    return recent;
+  }
+  void drop_pages_before(std::size_t raw_from) noexcept {
+    raw_from_ = raw_from;
+    page_table& own = table_.owned();
+    const std::size_t first = raw_from / page_rows;
+    if (first <= own.first) return;
+    const auto begin = own.pages.begin();
+    own.pages.erase(begin, begin + static_cast<std::ptrdiff_t>((std::min)(first - own.first, own.pages.size())));
+    own.first = first;
+  }
 
   Format format_;
-  std::size_t key_size_;
-  std::size_t value_size_;
   page_layout layout_;
   page_arena* arena_;
   std::size_t length_ = 0;
-  std::size_t gap_begin_ = 0;  // rows [gap_begin_, gap_end_) have left
-  std::size_t gap_end_ = 0;
-  std::size_t pages_missing_ = 0;  // pages freed inside the gap; they would be numbered pages_in(gap_begin_) on
-  std::vector<page_arena::page> pages_;
+  std::size_t kept_from_ = 0;
+  std::size_t raw_from_ = 0;
+  detail::shared_value<early_rows> early_;  // or none
+  detail::shared_value<page_table> table_;
+  detail::shared_value<early_rows> next_early_;  // what leave() will put in place
 };
 
 }  // namespace HEADWISE_ISA
