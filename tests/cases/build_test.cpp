@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <memory_resource>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -66,7 +69,7 @@ TEST(build, BUILD_06_two_caches_at_once_and_two_layers_at_once) {
 }
 
 TEST(build, BUILD_07_reported_bytes_are_the_bytes_that_were_taken) {
-  // Later: a limit on memory, and truncate(0). Documented slack: at most two pages of 64 rows a head are partly empty
+  // Documented slack: at most two pages of 64 rows a head are partly empty
   // at each edge, and what a head needs besides its rows. Documented spare: gaps of 2 % between rows, and of each of
   // the two arenas about one chunk of 2 MiB.
   constexpr std::size_t n = 100000, chunk = 500, kept = 4 + 20000;
@@ -105,8 +108,52 @@ TEST(build, BUILD_07_reported_bytes_are_the_bytes_that_were_taken) {
       sum.summary_bytes += head.summary_bytes;
     }
     EXPECT_EQ(sum.row_bytes + sum.slack_bytes + report.spare_bytes + sum.summary_bytes, report.held_bytes());
+    ASSERT_TRUE(cache.truncate(0));
+    EXPECT_LE(cache.report().held_bytes(), 2 * (std::size_t{2} << 20));  // a spare chunk of each arena
+    EXPECT_EQ(cache.report().row_bytes + cache.report().slack_bytes + cache.report().summary_bytes, 0U);
   }
   EXPECT_EQ(in_use(), before);
+}
+
+TEST(build, BUILD_07_a_limit_on_memory_is_heeded_by_the_call_that_exceeds_it) {
+  struct limited : std::pmr::memory_resource {
+    std::size_t left = std::size_t{1} << 20;
+
+   private:
+    void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+      if (bytes > left) throw std::bad_alloc();
+      left -= bytes;
+      return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+    }
+    void do_deallocate(void* block, std::size_t bytes, std::size_t alignment) override {
+      left += bytes;
+      std::pmr::new_delete_resource()->deallocate(block, bytes, alignment);
+    }
+    bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+  } budget;
+  const model_shape shape{1, 2, 2, 64, 0};
+  const tokens rows = counting_tokens(shape, 64);
+  {
+    cache_options options;
+    options.memory = &budget;
+    auto cache = make_cache<float16>(head_plan(shape), fixed_budget{500}, mean_compensation{},
+                                     when_to_compress::after_prompt, float16{}, options);
+    std::size_t n = 0;
+    std::vector<head_state> state;
+    EXPECT_THROW(
+        for (; n < 100000; n += 64) {
+          state = visible_state(cache);
+          append(cache, rows, 0, 64);
+        },
+        std::bad_alloc);
+    EXPECT_GT(n, 1000U);
+    EXPECT_LT(n, 2048U);  // 2 heads x 256 bytes a token in 1 MiB
+    EXPECT_TRUE(visible_state(cache) == state);
+    cache.compress();  // needs none of that memory, and gives some back
+    append(cache, rows, 0, 64);
+    EXPECT_EQ(cache.length(), n + 64);
+  }
+  EXPECT_EQ(budget.left, std::size_t{1} << 20);
 }
 
 TEST(build, BUILD_09_lengths_given_by_the_caller_are_checked) {

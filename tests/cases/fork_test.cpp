@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Cases FORK, as far as a copy is a value: no side sees the other's rows or summary, and none needs the other to live.
-// Later: pages shared until one side writes, truncate below the fork, sequence ids.
+// Cases FORK: copies share pages, but no side sees the other's rows or summary, and none needs the other to live.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "headwise/cache/gather.hpp"
 #include "support/tokens.hpp"
 
 namespace headwise::test {
@@ -61,6 +62,51 @@ TEST(fork, FORK_02_branches_do_not_see_each_others_rows) {
   };
   check(a_short, a_rows);
   check(b_short, b_rows);
+}
+
+/// A sequence is a value and has no id; what is named by a number are layers, heads, positions and the places of
+/// gather().
+TEST(fork, FORK_04_numbers_that_name_nothing_are_refused_and_nothing_changes) {
+  const tokens rows = counting_tokens(one_head(), 40);
+  std::vector<kv_cache<float32, fixed_budget>> sequences(
+      2, make_cache<float32>(one_local(2), fixed_budget{4}, mean_compensation{}, when_to_compress::every_append));
+  for (std::size_t i = 0; i < 30; ++i) append(sequences[0], rows, i, 1);
+  const auto state = visible_state(sequences[0]), empty = visible_state(sequences[1]);
+  auto& cache = sequences[0];
+  for (const std::size_t wrong : {static_cast<std::size_t>(-1), std::size_t{2147483647}, std::size_t{2}}) {
+    EXPECT_THROW(cache.append(wrong, rows.keys(30, 1), rows.values(30, 1)), error);
+    EXPECT_THROW(cache.append(0, rows.keys(30, 1), rows.values(30, 1), wrong), error);
+    EXPECT_THROW(attended(cache, wrong, rows.queries(29, 1)), error);
+    EXPECT_THROW(cache.compress(wrong), error);
+    EXPECT_THROW(cache.retain(wrong, 0, {0}), error);
+    EXPECT_THROW(cache.retain(0, wrong, {0}), error);
+    EXPECT_THROW(static_cast<void>(cache.head(wrong, 0)), error);
+    EXPECT_THROW(static_cast<void>(cache.kept_positions(0, wrong)), error);
+    EXPECT_THROW(static_cast<void>(gather(sequences, {0, wrong})), error);
+    if (wrong > 30) {
+      EXPECT_FALSE(cache.truncate(wrong));
+    }
+  }
+  EXPECT_TRUE(visible_state(sequences[0]) == state);
+  EXPECT_TRUE(visible_state(sequences[1]) == empty);
+  auto moved = std::move(sequences[0]);                                        // a moved-from cache has no layer
+  EXPECT_THROW(cache.append(0, rows.keys(30, 1), rows.values(30, 1)), error);  // NOLINT: on purpose
+  EXPECT_TRUE(visible_state(moved) == state);
+}
+
+TEST(fork, FORK_07_a_child_cut_below_the_fork_leaves_the_parent_whole) {
+  const tokens rows = counting_tokens(one_head(), 25);
+  std::optional<kv_cache<float32, fixed_budget>> parent(make_cache<float32>(one_local(2), fixed_budget{1000}));
+  append(*parent, rows, 0, 20);
+  auto child = *parent;
+  append(child, rows, 20, 5);
+  ASSERT_TRUE(child.truncate(3));
+  tokens row = counting_tokens(one_head(), 1, 99.0);
+  append(child, row, 0, 1);
+  EXPECT_NEAR(answer(*parent), 9.5, 1e-5);
+  EXPECT_NEAR(answer(child), 25.5, 1e-5);
+  parent.reset();
+  EXPECT_NEAR(answer(child), 25.5, 1e-5);
 }
 
 TEST(fork, FORK_06_a_copy_is_not_answered_from_the_state_of_another) {

@@ -82,13 +82,25 @@ std::vector<float> in_memory_of(int byte, std::size_t n, std::size_t dim) {
     cache = make_cache<Format>(one_local(4, dim), fixed_budget{10});  // in memory that held the first
     const auto found = feed(cache, rows, 0, n);
     out.insert(out.end(), found.begin(), found.end());
+
+    // Rows of NaN come, and are taken back.
+    tokens poison = rows;
+    poison.v.assign(poison.v.size(), std::numeric_limits<float>::quiet_NaN());
+    append(cache, poison, 0, 5);
+    EXPECT_TRUE(cache.truncate(n));
+    for (std::size_t step = 0; step < 2; ++step) {
+      const auto after = feed(cache, rows, n + step, 1);
+      out.insert(out.end(), after.begin(), after.end());
+    }
+    EXPECT_TRUE(cache.truncate(0));  // and all is used again
+    const auto again = feed(cache, rows, 0, n);
+    EXPECT_EQ(again, found);
   }
   memory().fill = -1;
   return out;
 }
 
 TEST(soft, SOFT_04_what_new_memory_holds_does_not_matter) {
-  // Later: the same after truncate().
   const auto same = [](auto format, std::size_t n, std::size_t dim) {
     using format_type = decltype(format);
     const auto found = in_memory_of<format_type>(0xFF, n, dim);

@@ -50,8 +50,8 @@ class kv_cache {
  public:
   using format_type = Format;
   using head_type = head_cache<Format, Compensation>;
-  /// Position of an append that says: wherever the layer ends.
-  static constexpr std::size_t next = (std::numeric_limits<std::size_t>::max)();
+  /// Position of an append that says: wherever the layer ends. Not -1, which is what a count below 0 would be.
+  static constexpr std::size_t next = (std::numeric_limits<std::size_t>::max)() - 1;
 
   explicit kv_cache(head_plan plan, Budget budget = Budget{}, Compensation compensation = Compensation{},
                     when_to_compress when = when_to_compress::after_prompt, Format format = Format{},
