@@ -379,11 +379,16 @@ class kv_cache {
     const std::size_t first_left = head.rows().first_left();
     if (length <= first_left) return 0;
     const std::size_t now = head.kept_from();
-    const std::size_t then =
-        length == state.before.length ? state.before.kept_from[id.kv_head] : kept_from_by_rule(length, id, first_left);
-    const bool anew = then < now && then <= first_left;
-    if (then == now ? length >= now : (anew ? first_left : then) >= head.rows().raw_from()) return anew ? 0 : then;
-    const bool never_arrived = length == this->length() && length == state.before.length && length >= now;
+    const auto possible = [&](std::size_t then) {
+      return then == now ? length >= now : (std::max)(then, first_left) >= head.rows().raw_from();
+    };
+    const auto anew_or = [&](std::size_t then) { return then < now && then <= first_left ? 0 : then; };
+    const std::size_t by_rule = kept_from_by_rule(length, id, first_left);
+    if (possible(by_rule)) return anew_or(by_rule);
+    if (length != state.before.length) return std::nullopt;
+    const std::size_t before = state.before.kept_from[id.kv_head];
+    if (possible(before)) return anew_or(before);
+    const bool never_arrived = length == this->length() && length >= now;
     return never_arrived ? std::optional<std::size_t>(now) : std::nullopt;
   }
   /// What it would be if the tokens up to `length` had come one by one.

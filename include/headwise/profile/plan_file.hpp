@@ -39,6 +39,18 @@ inline std::string role_text(const head_plan& plan, head_id head) {
   return role == head_role::windowed ? join("windowed:", plan.window(head.layer)) : to_string(role);
 }
 
+inline std::string plan_text(const plan_file& file, const metadata& more = {}) {
+  const model_shape& shape = file.plan.shape();
+  std::string text = "# headwise plan 1\n" + shape_lines(shape);
+  text += join("# sinks: ", file.plan.sinks(), "\n# min_recent: ", file.budget.min_recent,
+               "\n# divisor: ", file.budget.divisor, "\n");
+  text += metadata_lines(more) + "layer\tkv_head\trole\n";
+  for (std::size_t layer = 0; layer < shape.layers; ++layer)
+    for (std::size_t head = 0; head < shape.kv_heads; ++head)
+      text += join(layer, "\t", head, "\t", role_text(file.plan, {layer, head}), "\n");
+  return text;
+}
+
 inline plan_file parse_plan(const std::string& path, std::string text, const model_shape* expected) {
   table_reader reader(path, std::move(text), "headwise plan 1");
   const model_shape shape = reader.shape(expected);
@@ -79,15 +91,8 @@ inline plan_file parse_plan(const std::string& path, std::string text, const mod
 
 /// Writes a plan as a whole or not at all. What could not be read back is refused: metadata that repeats a key.
 inline void write_plan(const std::string& path, const plan_file& file, const metadata& more = {}) {
-  const model_shape& shape = file.plan.shape();
-  std::string text = "# headwise plan 1\n" + detail::shape_lines(shape);
-  text += detail::join("# sinks: ", file.plan.sinks(), "\n# min_recent: ", file.budget.min_recent,
-                       "\n# divisor: ", file.budget.divisor, "\n");
-  text += detail::metadata_lines(more) + "layer\tkv_head\trole\n";
-  for (std::size_t layer = 0; layer < shape.layers; ++layer)
-    for (std::size_t head = 0; head < shape.kv_heads; ++head)
-      text += detail::join(layer, "\t", head, "\t", detail::role_text(file.plan, {layer, head}), "\n");
-  detail::parse_plan(path, text, &shape);
+  const std::string text = detail::plan_text(file, more);
+  detail::parse_plan(path, text, &file.plan.shape());
   write_text_file(path, text);
 }
 

@@ -52,23 +52,28 @@ inline head_scores parse_profile(const std::string& path, std::string text, cons
   return result;
 }
 
-}  // namespace detail
-
-/// Writes scores as a whole or not at all. Numbers are the shortest that read back to the same double. What could not
-/// be read back is refused: no column, a NaN, a column name with a tab, metadata that repeats a key.
-inline void write_profile(const std::string& path, const head_scores& scores, const metadata& more = {}) {
+inline std::string profile_text(const head_scores& scores, const metadata& more = {}) {
   const model_shape& shape = scores.shape();
-  std::string text = "# headwise profile 1\n" + detail::shape_lines(shape) + detail::metadata_lines(more);
+  std::string text = "# headwise profile 1\n" + shape_lines(shape) + metadata_lines(more);
   text += "layer\tkv_head\tquery_head";
   for (const std::string& name : scores.names()) text += "\t" + name;
   text += "\n";
   for (std::size_t layer = 0; layer < shape.layers; ++layer)
     for (std::size_t head = 0; head < shape.query_heads; ++head) {
-      text += detail::join(layer, "\t", head / shape.group(), "\t", head);
-      for (const std::string& name : scores.names()) text += detail::join("\t", scores.at(name, layer, head));
+      text += join(layer, "\t", head / shape.group(), "\t", head);
+      for (const std::string& name : scores.names()) text += join("\t", scores.at(name, layer, head));
       text += "\n";
     }
-  detail::parse_profile(path, text, &shape);
+  return text;
+}
+
+}  // namespace detail
+
+/// Writes scores as a whole or not at all. Numbers are the shortest that read back to the same double. What could not
+/// be read back is refused: no column, a NaN, a column name with a tab, metadata that repeats a key.
+inline void write_profile(const std::string& path, const head_scores& scores, const metadata& more = {}) {
+  const std::string text = detail::profile_text(scores, more);
+  detail::parse_profile(path, text, &scores.shape());
   write_text_file(path, text);
 }
 
