@@ -12,8 +12,11 @@
 // core: the words
 #include "headwise/core/aligned_memory.hpp"
 #include "headwise/core/attention_params.hpp"
+#include "headwise/core/byte_stream.hpp"
+#include "headwise/core/checksum.hpp"
 #include "headwise/core/error.hpp"
 #include "headwise/core/executor.hpp"
+#include "headwise/core/file.hpp"
 #include "headwise/core/head_id.hpp"
 #include "headwise/core/head_plan.hpp"
 #include "headwise/core/head_scores.hpp"
