@@ -21,6 +21,7 @@
 #include "headwise/core/head_plan.hpp"
 #include "headwise/core/head_scores.hpp"
 #include "headwise/core/model_shape.hpp"
+#include "headwise/core/section.hpp"
 #include "headwise/core/thread_pool.hpp"
 #include "headwise/core/token_view.hpp"
 
@@ -59,6 +60,8 @@
 #include "headwise/cache/cache_report.hpp"
 #include "headwise/cache/gather.hpp"
 #include "headwise/cache/kv_cache.hpp"
+#include "headwise/cache/saved_state.hpp"
+#include "headwise/cache/snapshot.hpp"
 
 // attend: decode and chunks, over runs
 #include "headwise/attend/attend.hpp"
