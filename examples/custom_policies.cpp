@@ -2,6 +2,7 @@
 // One's own answer to each question that headwise leaves open. Every policy is an ordinary value.
 #include <headwise/headwise.hpp>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,9 @@
 struct pyramid_budget {
   std::size_t rows = 512;
   std::size_t operator()(headwise::head_id head, std::size_t) const { return rows / (head.layer + 1); }
+  // What a saved cache calls it; not needed for anything else.
+  static const char* name() { return "pyramid"; }
+  std::array<std::size_t, 1> parameters() const { return {rows}; }
 };
 
 // A compensation: the newest folded row speaks for all of them, with their weight.
@@ -33,6 +37,18 @@ struct last_row_compensation {
     for (std::size_t i = 0; i < s.key.size(); ++i) logit += query[i] * s.key[i];
     for (std::size_t i = 0; i < s.value.size(); ++i) value_out[i] = s.value[i];
     return {logit, std::log(static_cast<float>(s.count))};
+  }
+  // So that a cache with it can be saved.
+  static const char* name() { return "last row"; }
+  template <class Sink>
+  static void save(const summary& s, Sink& sink) {
+    sink.write(&s.count, sizeof s.count);
+    for (const auto* row : {&s.key, &s.value}) sink.write(row->data(), row->size() * sizeof(float));
+  }
+  template <class Source>
+  static void load(summary& s, Source& source) {
+    source.read(&s.count, sizeof s.count);
+    for (auto* row : {&s.key, &s.value}) source.read(row->data(), row->size() * sizeof(float));
   }
 };
 
@@ -102,5 +118,16 @@ int main() {
                 headwise::to_string(head.role), head.rows, head.folded);
   const bool as_planned = cache.head(0, 0).folded() == tokens - 4 - 8 && cache.head(1, 0).folded() == tokens - 4 - 4 &&
                           cache.head(0, 1).folded() == 0;
-  return as_planned ? EXIT_SUCCESS : EXIT_FAILURE;
+  if (!as_planned) return EXIT_FAILURE;
+
+  // A pause: into memory here, `headwise::save(cache, "file")` does as well.
+  headwise::memory_sink bytes;
+  headwise::save(cache, bytes);
+  auto resumed = headwise::make_cache<headwise::bfloat16>(plan, budget, last_row_compensation{});
+  headwise::memory_source source(bytes.bytes().data(), bytes.bytes().size());
+  headwise::load(resumed, source);
+  const auto newest = headwise::packed_rows(q.data() + (tokens - 1) * 2 * 32, 1, 2, 32);
+  headwise::attend(cache, 0, newest, headwise::packed_output(out.data(), 1, 2, 32), schedule);
+  headwise::attend(resumed, 0, newest, headwise::packed_output(again.data(), 1, 2, 32), schedule);
+  return out == again ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "headwise/core/error.hpp"
-#include "headwise/profile/text_file.hpp"
+#include "headwise/core/file.hpp"
 
 namespace headwise_llama {
 namespace {

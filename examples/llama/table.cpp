@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "headwise/core/error.hpp"
-#include "headwise/profile/text_file.hpp"
+#include "headwise/core/file.hpp"
 
 namespace headwise_llama {
 namespace {

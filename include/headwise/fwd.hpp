@@ -22,6 +22,14 @@ struct token_view;
 struct output_view;
 struct serial;
 class thread_pool;
+class memory_sink;
+class memory_source;
+class counting_sink;
+class file_sink;
+class file_source;
+inline namespace HEADWISE_ISA {
+class checksum;
+}
 
 // element
 inline namespace HEADWISE_ISA {

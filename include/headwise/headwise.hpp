@@ -12,12 +12,16 @@
 // core: the words
 #include "headwise/core/aligned_memory.hpp"
 #include "headwise/core/attention_params.hpp"
+#include "headwise/core/byte_stream.hpp"
+#include "headwise/core/checksum.hpp"
 #include "headwise/core/error.hpp"
 #include "headwise/core/executor.hpp"
+#include "headwise/core/file.hpp"
 #include "headwise/core/head_id.hpp"
 #include "headwise/core/head_plan.hpp"
 #include "headwise/core/head_scores.hpp"
 #include "headwise/core/model_shape.hpp"
+#include "headwise/core/section.hpp"
 #include "headwise/core/thread_pool.hpp"
 #include "headwise/core/token_view.hpp"
 
@@ -45,6 +49,7 @@
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/head_selection.hpp"
+#include "headwise/policy/identity.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"
 #include "headwise/policy/recipe.hpp"
@@ -55,6 +60,8 @@
 #include "headwise/cache/cache_report.hpp"
 #include "headwise/cache/gather.hpp"
 #include "headwise/cache/kv_cache.hpp"
+#include "headwise/cache/saved_state.hpp"
+#include "headwise/cache/snapshot.hpp"
 
 // attend: decode and chunks, over runs
 #include "headwise/attend/attend.hpp"

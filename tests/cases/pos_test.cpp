@@ -5,13 +5,14 @@
 
 #include <vector>
 
+#include "support/refused.hpp"
+#include "support/saved.hpp"
 #include "support/tokens.hpp"
 
 namespace headwise::test {
 namespace {
 
 TEST(pos, POS_01_length_is_tokens_seen_not_rows_held) {
-  // Later: after save and load.
   model_shape shape = one_head();
   shape.query_heads = shape.kv_heads = 2;
   head_plan plan(shape);
@@ -20,7 +21,11 @@ TEST(pos, POS_01_length_is_tokens_seen_not_rows_held) {
   auto cache = make_cache<float32>(plan, fixed_budget{8}, mean_compensation{}, when_to_compress::every_append);
   for (std::size_t i = 0; i < 300; ++i) append(cache, rows, i, 1);
   auto copy = cache;
-  for (auto* c : {&cache, &copy}) {
+  auto loaded = make_cache<float32>(plan, fixed_budget{8});
+  EXPECT_REFUSED(load_all(loaded, saved(cache)), "when to compress");
+  loaded = make_cache<float32>(plan, fixed_budget{8}, mean_compensation{}, when_to_compress::every_append);
+  load_all(loaded, saved(cache));
+  for (auto* c : {&cache, &copy, &loaded}) {
     EXPECT_EQ(c->length(), 300U);
     EXPECT_EQ(c->head(0, 0).length(), 300U);
     EXPECT_EQ(c->head(0, 1).length(), 300U);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/saved.hpp"
 #include "support/tokens.hpp"
 
 namespace headwise::test {
@@ -96,7 +97,7 @@ TEST(win, WIN_05_a_row_that_is_sink_and_recent_counts_once) {
 }
 
 TEST(win, WIN_06_rounds_down_in_one_place_only) {
-  // Later: a saved header must say the same. The number of rows that a length will need is the budget itself.
+  // The number of rows that a length will need is the budget itself.
   struct line {
     std::size_t tokens, window, folded, rows_and_summary;
   };
@@ -124,6 +125,9 @@ TEST(win, WIN_06_rounds_down_in_one_place_only) {
     EXPECT_EQ(rolling.report().folded, n - 4 - window);
     EXPECT_EQ(rolling.report().rows, 4 + window);
     EXPECT_GE(rolling.report().folded, before);
+    const blob file = saved(rolling);
+    EXPECT_EQ(number_at(file, header_fields(rolling)["layer 0, KV head 0: folded rows"]), n - 4 - window);
+    EXPECT_EQ(number_at(file, header_fields(rolling)["layer 0, KV head 0: kept from"]), n - window);
     before = rolling.report().folded;
   }
 }

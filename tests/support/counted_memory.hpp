@@ -9,6 +9,7 @@ namespace headwise::test {
 /// What operator new of this program saw; one of the program's files includes support/counting_new.hpp.
 struct counted_memory {
   std::atomic<std::size_t> live_bytes{0};    ///< as asked for, not as rounded up by the system
+  std::atomic<std::size_t> peak_bytes{0};    ///< the largest live_bytes since somebody set this to them
   std::atomic<std::size_t> allocations{0};   ///< since the program began
   std::atomic<std::size_t> mapped_bytes{0};  ///< live, where one of the files includes support/counting_map.hpp
   std::atomic<std::size_t> mappings{0};      ///< since the program began

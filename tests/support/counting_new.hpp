@@ -24,7 +24,9 @@ inline void* allocate(std::size_t size, std::size_t alignment) {
   std::byte* const block = static_cast<std::byte*>(start) + alignment;
   std::memcpy(block - sizeof size, &size, sizeof size);
   if (counts.fill >= 0) std::memset(block, counts.fill, size);
-  counts.live_bytes += size;
+  const std::size_t live = counts.live_bytes += size;
+  for (std::size_t peak = counts.peak_bytes; peak < live && !counts.peak_bytes.compare_exchange_weak(peak, live);) {
+  }
   ++counts.allocations;
   return block;
 }

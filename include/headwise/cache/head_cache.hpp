@@ -15,6 +15,9 @@
 #include "headwise/store/head_rows.hpp"
 
 namespace headwise {
+namespace detail {
+struct cache_access;  // cache/snapshot.hpp
+}
 inline namespace HEADWISE_ISA {
 
 /// One KV head of a cache: the rows it keeps and the summary of those that left. What attend reads. A copy shares both
@@ -179,6 +182,8 @@ class head_cache {
   }
 
  private:
+  friend struct detail::cache_access;
+
   /// Rows on their way into a summary, a handful at a time.
   struct folding {
     const head_cache& head;

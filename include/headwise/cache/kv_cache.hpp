@@ -269,6 +269,7 @@ class kv_cache {
  private:
   template <class, class, class>
   friend class kv_cache;
+  friend struct detail::cache_access;
 
   /// Two, so that what compress() frees does not lie among the pages of heads that keep everything. Copies share them.
   struct layer_arenas {

@@ -52,6 +52,15 @@ std::string join(const Parts&... parts) {
   return text;
 }
 
+/// Text of a file as a message shows it: one short line, whatever the file holds.
+inline std::string printable(std::string_view text) {
+  constexpr std::size_t most = 80;
+  std::string shown(text.substr(0, most));
+  for (char& c : shown)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = c == '\t' ? ' ' : '?';
+  return text.size() > most ? shown + "..." : shown;
+}
+
 [[noreturn]] HEADWISE_COLD inline void raise(const std::string& message) {
 #if HEADWISE_EXCEPTIONS
   throw error(message);

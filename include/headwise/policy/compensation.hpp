@@ -7,6 +7,8 @@
 
 #include "headwise/config.hpp"
 #include "headwise/core/attention_params.hpp"
+#include "headwise/core/byte_stream.hpp"
+#include "headwise/policy/identity.hpp"
 
 namespace headwise {
 inline namespace HEADWISE_ISA {
@@ -38,8 +40,15 @@ struct summary_logit {
 //   | c.evaluate(summary, query, params,   | summary_logit | the summary's weight, and the value it gives | no        |
 //   |            value_out)                |               | for a query that is scaled already;          |           |
 //   |                                      |               | called only when folded(summary) > 0         |           |
-// The result of folding must depend on the rows and their order alone: how many whole blocks come in one call must not
-// change a bit.
+//   |   and, so that caches can be saved, an identity (policy/identity.hpp) and:           |           |
+//   | c.save(summary, sink)                | void          | writes the summary's exact bits to any sink  | yes       |
+//   |                                      |               | (core/byte_stream.hpp)                       |           |
+//   | c.load(summary, source)              | void          | reads them again from any source, to the     | yes       |
+//   |                                      |               | last byte, into a summary of no rows that    |           |
+//   |                                      |               | make_summary made; refuses what is none      |           |
+// A file's summary is used only if folded(summary) is the number of rows that the file says has been folded. Its sums
+// may well hold infinities and NaNs, since rows may. The result of folding must depend on the rows and their order
+// alone: how many whole blocks come in one call must not change a bit.
 
 /// The do-nothing member: rows that leave are dropped.
 struct no_compensation {
@@ -49,6 +58,11 @@ struct no_compensation {
   static constexpr std::size_t folded(const summary&) noexcept { return 0; }
   static constexpr std::size_t bytes(const summary&) noexcept { return 0; }
   static summary_logit evaluate(const summary&, const float*, const attention_params&, float*) noexcept { return {}; }
+  static constexpr const char* name() noexcept { return "none"; }
+  template <class Sink>
+  static void save(const summary&, Sink&) noexcept {}
+  template <class Source>
+  static void load(summary&, Source&) noexcept {}
 };
 
 }  // namespace HEADWISE_ISA
@@ -103,6 +117,25 @@ constexpr void require_compensation() {
                 "headwise: a compensation needs a copyable summary type and the const members make_summary, fold "
                 "(of a row or, where it has fold_rows, of a block of rows), folded, bytes and evaluate of the table in "
                 "policy/compensation.hpp");
+}
+
+template <class C, class = void>
+struct saves_summaries : std::false_type {};
+template <class C>
+struct saves_summaries<C, std::void_t<decltype(std::declval<const C&>().save(std::declval<const typename C::summary&>(),
+                                                                             std::declval<some_sink&>())),
+                                      decltype(std::declval<const C&>().load(std::declval<typename C::summary&>(),
+                                                                             std::declval<some_source&>()))>>
+    : std::true_type {};
+
+template <class C>
+constexpr void require_saveable_compensation() {
+  static_assert(has_identity<C>,
+                "headwise: a cache can be saved only if its compensation says who it is: name() and, unless it has no "
+                "data members, parameters() (policy/identity.hpp)");
+  static_assert(saves_summaries<C>::value,
+                "headwise: a cache can be saved only if its compensation has save(summary, sink) and load(summary, "
+                "source) for any byte sink and source (policy/compensation.hpp)");
 }
 
 /// Rows of a block, at least 1.

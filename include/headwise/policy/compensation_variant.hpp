@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "headwise/config.hpp"
 #include "headwise/fwd.hpp"
@@ -62,7 +64,28 @@ class compensation_variant {
                       s);
   }
 
+  const char* name() const noexcept {
+    return std::visit([](const auto& c) { return saveable(c).name(); }, compensation_);
+  }
+  std::vector<std::string> parameters() const {
+    return std::visit([](const auto& c) { return detail::parameter_texts(saveable(c)); }, compensation_);
+  }
+  template <class Sink>
+  static void save(const summary& s, Sink& sink) {
+    std::visit([&](const auto& of) { saveable(of.compensation).save(of.summary, sink); }, s);
+  }
+  template <class Source>
+  static void load(summary& s, Source& source) {
+    std::visit([&](auto& of) { saveable(of.compensation).load(of.summary, source); }, s);
+  }
+
  private:
+  template <class Compensation>
+  static const Compensation& saveable(const Compensation& c) noexcept {
+    detail::require_saveable_compensation<Compensation>();
+    return c;
+  }
+
   std::variant<Compensations...> compensation_;
 };
 

@@ -33,6 +33,16 @@ struct mean_compensation {
     for (std::size_t i = 0; i < sums.value_size(); ++i) value_out[i] = static_cast<float>(sums.mean_value(i));
     return weight(sums, query);
   }
+
+  static constexpr const char* name() noexcept { return "mean"; }
+  template <class Sink>
+  static void save(const summary& sums, Sink& sink) {
+    sums.save(sink);
+  }
+  template <class Source>
+  static void load(summary& sums, Source& source) {
+    sums.load(source);
+  }
 };
 
 }  // namespace HEADWISE_ISA

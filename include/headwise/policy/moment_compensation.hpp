@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -72,6 +73,17 @@ struct moment_compensation {
       for (std::size_t i = 0; i < values; ++i) out[i] *= share;
     }
 
+    template <class Sink>
+    void save(Sink& sink) const {
+      sums_.save(sink);
+      sink.write(co_moment_.data(), co_moment_.size() * sizeof(float));
+    }
+    template <class Source>
+    void load(Source& source) {
+      sums_.load(source);
+      source.read(co_moment_.data(), co_moment_.size() * sizeof(float));
+    }
+
    private:
     template <std::size_t Tile, class MeanAt>
     static void steps(const float* rows, std::size_t stride, std::size_t count, std::size_t size, MeanAt&& mean_at,
@@ -107,6 +119,17 @@ struct moment_compensation {
     for (std::size_t i = 0; i < moments.sums().value_size(); ++i)
       value_out[i] = static_cast<float>(moments.sums().mean_value(i)) + slope * value_out[i];
     return mean;
+  }
+
+  static constexpr const char* name() noexcept { return "moment"; }
+  static constexpr std::array<std::size_t, 1> parameters() noexcept { return {block}; }
+  template <class Sink>
+  static void save(const summary& moments, Sink& sink) {
+    moments.save(sink);
+  }
+  template <class Source>
+  static void load(summary& moments, Source& source) {
+    moments.load(source);
   }
 };
 

@@ -14,4 +14,10 @@ enum class when_to_compress : std::uint8_t {
   frozen,        ///< compress() folds what exceeds the budget and never sets rolling: decode only appends
 };
 
+constexpr const char* to_string(when_to_compress when) noexcept {
+  return when == when_to_compress::after_prompt   ? "after_prompt"
+         : when == when_to_compress::every_append ? "every_append"
+                                                  : "frozen";
+}
+
 }  // namespace headwise

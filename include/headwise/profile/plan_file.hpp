@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/core/file.hpp"
 #include "headwise/core/head_id.hpp"
 #include "headwise/core/head_plan.hpp"
 #include "headwise/core/model_shape.hpp"
 #include "headwise/policy/budget.hpp"
 #include "headwise/profile/metadata.hpp"
 #include "headwise/profile/table_reader.hpp"
-#include "headwise/profile/text_file.hpp"
 
 namespace headwise {
 

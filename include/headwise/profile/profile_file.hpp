@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/core/file.hpp"
 #include "headwise/core/head_scores.hpp"
 #include "headwise/profile/metadata.hpp"
 #include "headwise/profile/table_reader.hpp"
-#include "headwise/profile/text_file.hpp"
 
 namespace headwise {
 

@@ -54,15 +54,6 @@ inline std::optional<std::size_t> parse_count(std::string_view text) noexcept {
   return value;
 }
 
-/// Text of a file as a message shows it: one short line, whatever the file holds.
-inline std::string printable(std::string_view text) {
-  constexpr std::size_t most = 80;
-  std::string shown(text.substr(0, most));
-  for (char& c : shown)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = c == '\t' ? ' ' : '?';
-  return text.size() > most ? shown + "..." : shown;
-}
-
 /// A TSV of ours: `# key: value` lines, one line of column names, then rows. Strict: every line ends in a newline (a
 /// file that was cut does not), every row has all columns, keys are unique. Messages name file, line, field, what was
 /// found and what was expected. Memory and time are those of the file's size, whatever numbers it states.

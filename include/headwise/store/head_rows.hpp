@@ -133,6 +133,27 @@ class head_rows {
     for (std::size_t i = 0; early_ && i < early_->runs(); ++i) visit(early_->run_at(i));
   }
 
+  // --- From a file -----------------------------------------------------------------------------------------------
+
+  /// A head that has seen nothing begins as if all before `raw_from` had left; room for the rows from there on is to be
+  /// reserved.
+  void restore_from(std::size_t raw_from) noexcept {
+    HEADWISE_ASSERT(length_ == 0);
+    length_ = kept_from_ = raw_from_ = raw_from;
+  }
+  /// Then it has these early rows, and calls fill(data, bytes) for the keys and the values of each page's reserve and
+  /// recent rows up to `length`.
+  template <class Fill>
+  void restore(std::size_t length, std::size_t kept_from, early_rows early, Fill&& fill) {
+    if (early.size() != 0) early_ = detail::shared_value<early_rows>(std::move(early));
+    length_ = length;
+    kept_from_ = kept_from;
+    visit(raw_from_, length, [&](const run& part) {
+      fill(key_at(part.position), part.rows * key_bytes());
+      fill(value_at(part.position), part.rows * value_bytes());
+    });
+  }
+
   // --- Growing ---------------------------------------------------------------------------------------------------
 
   /// Makes room for rows up to `length`, in pages that no copy has.

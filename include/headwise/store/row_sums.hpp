@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "headwise/config.hpp"
+#include "headwise/core/byte_stream.hpp"
 #include "headwise/kernel/kernel.hpp"
 
 namespace headwise {
@@ -41,6 +42,22 @@ class row_sums {
   float mean_logit(const float* query) const noexcept {
     const double sum = kernel::fastest().dot_sums(query, keys_.sums.data(), key_size());
     return static_cast<float>(sum / static_cast<double>(keys_.count));
+  }
+
+  /// The exact bits to a byte sink, and back from a source into sums of the same sizes; not between add_keys() and
+  /// add_values(). Any count and any bits are sums that rows may have: a NaN or an infinity is no damage, since a row
+  /// may have brought it, so only whoever knows how many rows there were can tell.
+  template <class Sink>
+  void save(Sink& sink) const {
+    detail::write_count(sink, count());
+    sink.write(keys_.sums.data(), key_size() * sizeof(double));
+    sink.write(values_.sums.data(), value_size() * sizeof(double));
+  }
+  template <class Source>
+  void load(Source& source) {
+    keys_.count = values_.count = detail::read_count(source);
+    source.read(keys_.sums.data(), key_size() * sizeof(double));
+    source.read(values_.sums.data(), value_size() * sizeof(double));
   }
 
  private:
