@@ -38,8 +38,9 @@ constexpr std::size_t bytes_ahead = 6 * 1024;
 /// Line `Part`, `Part` + `Parts` ... of the `Bytes` from `at` on.
 template <std::size_t Bytes, std::size_t Parts>
 HWY_INLINE void fetch(const std::byte* at, std::size_t part) {
-  HEADWISE_SIMD_UNROLL for (std::size_t line = 0; line < Bytes; line += 64 * Parts) if (line + 64 * part < Bytes)
-      __builtin_prefetch(at + line + 64 * part, 0, 2);
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t line = 0; line < Bytes; line += 64 * Parts)
+    if (line + 64 * part < Bytes) __builtin_prefetch(at + line + 64 * part, 0, 2);
 }
 
 /// logits[query][0..3] = queries . rows
@@ -48,30 +49,35 @@ HWY_INLINE void four_logits(const std::byte* const* rows, std::size_t size, cons
                             const std::byte* ahead) {
   constexpr std::size_t sums = (Queries * 4 + lanes - 1) / lanes * lanes;
   vector sum[sums];
-  HEADWISE_SIMD_UNROLL for (std::size_t s = 0; s < sums; ++s) sum[s] = hn::Zero(tag());
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t s = 0; s < sums; ++s) sum[s] = hn::Zero(tag());
   std::size_t i = 0;
   for (; i + lanes <= size; i += lanes) {
     vector row[4];
-    HEADWISE_SIMD_UNROLL for (std::size_t r = 0; r < 4; ++r) row[r] = load<Rows>(rows[r] + i * Rows::bytes);
-    HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t r = 0; r < 4; ++r) row[r] = load<Rows>(rows[r] + i * Rows::bytes);
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t q = 0; q < Queries; ++q) {
       const vector query = load(queries[q] + i);
-      HEADWISE_SIMD_UNROLL for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] =
-          hn::MulAdd(row[r], query, sum[4 * q + r]);
+      HEADWISE_SIMD_UNROLL
+      for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] = hn::MulAdd(row[r], query, sum[4 * q + r]);
       fetch<4 * lanes * Rows::bytes, Queries>(ahead + 4 * i * Rows::bytes, q);
     }
   }
   if (lanes == 16 && i != size) {
-    HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t q = 0; q < Queries; ++q) {
       const vector query = load<true>(queries[q] + i);
-      HEADWISE_SIMD_UNROLL for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] =
-          hn::MulAdd(load<Rows, true>(rows[r] + i * Rows::bytes), query, sum[4 * q + r]);
+      HEADWISE_SIMD_UNROLL
+      for (std::size_t r = 0; r < 4; ++r)
+        sum[4 * q + r] = hn::MulAdd(load<Rows, true>(rows[r] + i * Rows::bytes), query, sum[4 * q + r]);
     }
   }
   HWY_ALIGN float found[sums];
-  HEADWISE_SIMD_UNROLL for (std::size_t s = 0; s < sums; s += lanes)
-      hn::Store(sums_of<lanes>(sum + s), tag(), found + s);
-  HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q)
-      std::memcpy(logits + q * block_rows, found + 4 * q, 4 * sizeof(float));
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t s = 0; s < sums; s += lanes) hn::Store(sums_of<lanes>(sum + s), tag(), found + s);
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t q = 0; q < Queries; ++q) std::memcpy(logits + q * block_rows, found + 4 * q, 4 * sizeof(float));
 }
 
 /// out[query] = factor[query] out[query] + sum of weights[query][row] rows[row], for Columns vectors from `column` on.
@@ -80,21 +86,25 @@ HWY_INLINE void add_values(const std::byte* const* rows, std::size_t count, std:
                            float* const* out, const float* factor, const std::byte* ahead) {
   const tag d;
   vector sum[Queries * Columns];  // of these rows alone: over a long context a single running sum would lose digits
-  HEADWISE_SIMD_UNROLL for (std::size_t s = 0; s < Queries * Columns; ++s) sum[s] = hn::Zero(d);
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t s = 0; s < Queries * Columns; ++s) sum[s] = hn::Zero(d);
   for (std::size_t r = 0; r < count; ++r) {
     vector row[Columns];
-    HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) row[c] =
-        load<Rows, Half>(rows[r] + (column + c * lanes) * Rows::bytes);
-    HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t c = 0; c < Columns; ++c) row[c] = load<Rows, Half>(rows[r] + (column + c * lanes) * Rows::bytes);
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t q = 0; q < Queries; ++q) {
       const vector weight = hn::Set(d, weights[q * block_rows + r]);
-      HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) sum[q * Columns + c] =
-          hn::MulAdd(row[c], weight, sum[q * Columns + c]);
+      HEADWISE_SIMD_UNROLL
+      for (std::size_t c = 0; c < Columns; ++c) sum[q * Columns + c] = hn::MulAdd(row[c], weight, sum[q * Columns + c]);
       fetch<Columns * lanes * Rows::bytes, Queries>(ahead + r * Columns * lanes * Rows::bytes, q);
     }
   }
-  HEADWISE_SIMD_UNROLL for (std::size_t q = 0; q < Queries; ++q) {
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t q = 0; q < Queries; ++q) {
     const vector scale = hn::Set(d, factor[q]);
-    HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) {
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t c = 0; c < Columns; ++c) {
       float* const at = out[q] + column + c * lanes;
       store<Half>(hn::MulAdd(load<Half>(at), scale, sum[q * Columns + c]), at);
     }

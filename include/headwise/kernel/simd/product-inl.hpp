@@ -35,25 +35,31 @@ HWY_INLINE void product_tile(std::size_t depth, const float* a, std::size_t a_ro
                              std::size_t b_stride, float* c, std::size_t c_stride, const float* factor) {
   const tag d;
   vector sum[Rows * Columns];
-  HEADWISE_SIMD_UNROLL for (std::size_t i = 0; i < Rows * Columns; ++i) sum[i] = hn::Zero(d);
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t i = 0; i < Rows * Columns; ++i) sum[i] = hn::Zero(d);
   for (std::size_t k = 0; k < depth; ++k) {
     vector right[Columns];
-    HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < Columns; ++j) right[j] = load<Half>(b + k * b_stride + j * lanes);
-    HEADWISE_SIMD_UNROLL for (std::size_t i = 0; i < Rows; ++i) {
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t j = 0; j < Columns; ++j) right[j] = load<Half>(b + k * b_stride + j * lanes);
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t i = 0; i < Rows; ++i) {
       const vector left = hn::Set(d, a[i * a_row + k * a_depth]);
-      HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < Columns; ++j) sum[i * Columns + j] =
-          hn::MulAdd(left, right[j], sum[i * Columns + j]);
+      HEADWISE_SIMD_UNROLL
+      for (std::size_t j = 0; j < Columns; ++j) sum[i * Columns + j] = hn::MulAdd(left, right[j], sum[i * Columns + j]);
     }
   }
-  HEADWISE_SIMD_UNROLL for (std::size_t i = 0; i < Rows; ++i)
-      HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < Columns; ++j) {
-    float* const at = c + i * c_stride + j * lanes;
-    if constexpr (Mode == into::store)
-      store<Half>(sum[i * Columns + j], at);
-    else if (factor == nullptr)
-      store<Half>(hn::Add(load<Half>(at), sum[i * Columns + j]), at);
-    else
-      store<Half>(hn::MulAdd(load<Half>(at), hn::Set(d, factor[i]), sum[i * Columns + j]), at);
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t i = 0; i < Rows; ++i) {
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t j = 0; j < Columns; ++j) {
+      float* const at = c + i * c_stride + j * lanes;
+      if constexpr (Mode == into::store)
+        store<Half>(sum[i * Columns + j], at);
+      else if (factor == nullptr)
+        store<Half>(hn::Add(load<Half>(at), sum[i * Columns + j]), at);
+      else
+        store<Half>(hn::MulAdd(load<Half>(at), hn::Set(d, factor[i]), sum[i * Columns + j]), at);
+    }
   }
 }
 

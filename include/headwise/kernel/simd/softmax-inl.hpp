@@ -117,7 +117,8 @@ HWY_NOINLINE void softmax_panel(float* logits, const seen_rows& block, std::size
     if (own.begin != 0 || own.end < rows) every[q / lanes] = false;
   }
   const hn::RebindToSigned<tag> integer;
-  HEADWISE_SIMD_UNROLL for (std::size_t c = 0; c < Columns; ++c) {
+  HEADWISE_SIMD_UNROLL
+  for (std::size_t c = 0; c < Columns; ++c) {
     const bool all = every[c];
     float* const column = logits + c * lanes;
     const vector old = hn::Load(d, maximum + c * lanes);

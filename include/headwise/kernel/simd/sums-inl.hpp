@@ -25,9 +25,11 @@ inline float dot(const float* a, const float* b, std::size_t size) {
   const tag d;
   vector sum[2] = {hn::Zero(d), hn::Zero(d)};
   std::size_t i = 0;
-  for (; i + 2 * lanes <= size; i += 2 * lanes)
-    HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < 2; ++j) sum[j] =
-        hn::MulAdd(hn::LoadU(d, a + i + j * lanes), hn::LoadU(d, b + i + j * lanes), sum[j]);
+  for (; i + 2 * lanes <= size; i += 2 * lanes) {
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t j = 0; j < 2; ++j)
+      sum[j] = hn::MulAdd(hn::LoadU(d, a + i + j * lanes), hn::LoadU(d, b + i + j * lanes), sum[j]);
+  }
   for (; i + lanes <= size; i += lanes) sum[0] = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum[0]);
   float total = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum[0], sum[1])));
   for (; i < size; ++i) total += a[i] * b[i];
@@ -43,11 +45,15 @@ inline void add_rows(const float* rows, std::size_t count, std::size_t size, dou
   std::size_t i = 0;
   for (; i + 4 * n <= size; i += 4 * n) {
     hn::Vec<decltype(d)> sum[4];
-    HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < 4; ++j) sum[j] = hn::LoadU(d, sums + i + j * n);
-    for (std::size_t row = 0; row < count; ++row)
-      HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < 4; ++j) sum[j] =
-          hn::Add(sum[j], hn::PromoteTo(d, hn::LoadU(narrow, rows + row * size + i + j * n)));
-    HEADWISE_SIMD_UNROLL for (std::size_t j = 0; j < 4; ++j) hn::StoreU(sum[j], d, sums + i + j * n);
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t j = 0; j < 4; ++j) sum[j] = hn::LoadU(d, sums + i + j * n);
+    for (std::size_t row = 0; row < count; ++row) {
+      HEADWISE_SIMD_UNROLL
+      for (std::size_t j = 0; j < 4; ++j)
+        sum[j] = hn::Add(sum[j], hn::PromoteTo(d, hn::LoadU(narrow, rows + row * size + i + j * n)));
+    }
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t j = 0; j < 4; ++j) hn::StoreU(sum[j], d, sums + i + j * n);
   }
   for (; i < size; ++i)
     for (std::size_t row = 0; row < count; ++row) sums[i] += static_cast<double>(rows[row * size + i]);

@@ -70,8 +70,8 @@ HWY_INLINE vector sums_of(const vector* a) {
     return a[0];
   } else {
     vector half[Count / 2];
-    HEADWISE_SIMD_UNROLL for (std::size_t i = 0; i < Count / 2; ++i) half[i] =
-        add_apart<Count / 2>(a[i], a[i + Count / 2]);
+    HEADWISE_SIMD_UNROLL
+    for (std::size_t i = 0; i < Count / 2; ++i) half[i] = add_apart<Count / 2>(a[i], a[i + Count / 2]);
     return sums_of<Count / 2>(half);
   }
 }
