@@ -5,10 +5,12 @@
 # 1. Arrows: core < element < kernel < store < policy < cache < attend < probe < profile. A header includes only its own
 #    folder, one to the left, and fwd, config or version. headwise.hpp includes everything; fwd.hpp, config.hpp and
 #    version.hpp may include core, element and policy headers only to name defaults.
-# 2. Only config.hpp and version.hpp define macros, all of them HEADWISE_*. The two files that deal with Highway,
-#    kernel/simd.hpp and kernel/simd-inl.hpp, also set what Highway reads, and undefine all of it at their end.
+# 2. Only config.hpp and version.hpp define macros, all of them HEADWISE_*. The files that deal with Highway may also set
+#    what it reads (kernel/simd.hpp) and HEADWISE_SIMD_* (that file and kernel's *-inl.hpp), undefined when they end
+#    unless it is a guard.
 # 3. No streams, no thread_local.
-# 4. Includes name what they include from the root ("headwise/core/error.hpp"), and every file has #pragma once.
+# 4. Includes name what they include from the root ("headwise/core/error.hpp"), and every file has #pragma once, or
+#    Highway's guard where it is included once per instruction set (*-inl.hpp).
 # 5. headwise.hpp reaches every header.
 cmake_minimum_required(VERSION 3.21)
 
@@ -62,7 +64,9 @@ foreach(header IN LISTS headers)
   foreach(line IN LISTS lines)
     string(REGEX MATCH "define[ \t]+([A-Za-z0-9_]+)" ignored "${line}")
     set(macro "${CMAKE_MATCH_1}")
-    if(header MATCHES "^headwise/kernel/simd(-inl)?.hpp$" AND macro MATCHES "^(HWY_(WANT_AVX3_DL|TARGET_INCLUDE)|HEADWISE_SIMD_[A-Z]+)$")
+    if(header MATCHES "^headwise/kernel/(simd|.*-inl)[.]hpp$" AND macro MATCHES "^HEADWISE_SIMD_[A-Z_]+$")
+      # free
+    elseif(header STREQUAL "headwise/kernel/simd.hpp" AND macro MATCHES "^HWY_(WANT_AVX3_DL|TARGET_INCLUDE)$")
       # free
     elseif(NOT macro MATCHES "^HEADWISE_")
       violation(${header} "defines ${macro}; only HEADWISE_* may be defined")
@@ -78,9 +82,15 @@ foreach(header IN LISTS headers)
     endif()
   endforeach()
 
-  file(STRINGS ${HEADERS}/${header} lines REGEX "^#pragma once$")
-  if(NOT lines AND NOT header STREQUAL "headwise/kernel/simd-inl.hpp")  # included once per instruction set
-    violation(${header} "has no #pragma once")
+  set(guard "#pragma once")
+  set(guard_pattern "^#pragma once$")
+  if(header MATCHES "-inl[.]hpp$")
+    set(guard "guard of HWY_TARGET_TOGGLE")
+    set(guard_pattern "^#if defined[(]HEADWISE_SIMD_[A-Z_]+[)] == defined[(]HWY_TARGET_TOGGLE[)]$")
+  endif()
+  file(STRINGS ${HEADERS}/${header} lines REGEX "${guard_pattern}")
+  if(NOT lines)
+    violation(${header} "has no ${guard}")
   endif()
 endforeach()
 
