@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory_resource>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/moment_compensation.hpp"
 #include "support/counted_memory.hpp"
+#include "support/counting_resource.hpp"
 #include "support/tokens.hpp"
 
 namespace headwise::test {
@@ -127,25 +127,6 @@ TEST(fork, copies_append_and_go_in_threads_of_their_own) {
   for (std::thread& thread : threads) thread.join();
   for (const auto& answer : answers) EXPECT_EQ(answer, attended(expected, 1, rows.queries(299, 1)));
 }
-
-/// Counts what is taken, and is equal to none but itself, or to those it is told.
-struct counting_resource : std::pmr::memory_resource {
-  std::size_t live = 0;
-  const std::pmr::memory_resource* equal = nullptr;
-
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    live += bytes;
-    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-  }
-  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override {
-    live -= bytes;
-    std::pmr::new_delete_resource()->deallocate(memory, bytes, alignment);
-  }
-  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
-    return this == &other || &other == equal;
-  }
-};
 
 TEST(fork, a_copy_into_an_unequal_memory_is_deep) {
   counting_resource here, there, same;

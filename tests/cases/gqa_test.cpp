@@ -108,15 +108,9 @@ void check_head_size(std::size_t dim) {
     rows.v[i] = static_cast<float>(i % dim + 1) * (1.0F + 0.125F * static_cast<float>(i / dim % 5));
   auto cache = make_cache<Format>(head_plan(shape), fixed_budget{9});
   row_model model(head_plan(shape), fixed_budget{9}, row_model::summary::mean, when_to_compress::after_prompt);
-  const auto stored = [](float x) {
-    std::byte bytes[4];
-    Format::encode(&x, bytes, 1);
-    Format::decode(bytes, &x, 1);
-    return x;
-  };
   const auto step = [&](std::size_t first, std::size_t n) {
     const auto found = feed(cache, rows, first, n);
-    model.append(0, rows, first, n, stored);
+    model.append(0, rows, first, n, Format{});
     for (std::size_t i = 0; i < n * 2; ++i) {
       const auto expected = model.attention(0, i % 2, first + i / 2, rows.q.data() + (first * 2 + i) * dim);
       for (std::size_t j = 0; j < dim; ++j)

@@ -244,6 +244,49 @@ TEST(trunc, within_the_reserve_it_is_a_run_that_never_saw_them) {
       }
 }
 
+/// A chunk leaves with the token behind it. More of it than the reserve holds: then it does not come back whole, but
+/// the state is that of tokens that came one by one.
+TEST(trunc, a_token_behind_a_chunk_is_taken_back_however_long_the_chunk_was) {
+  const tokens rows = counting_tokens(one_head(), 60);
+  for (const std::size_t reserve : {1U, 7U, 64U}) {
+    auto cache = rolling(one_local(4), fixed_budget{8}, reserve);
+    append(cache, rows, 0, 50);
+    auto whole = cache;
+    append(cache, rows, 50, 1);
+    ASSERT_TRUE(cache.truncate(50));
+    if (reserve < 64) whole.compress();
+    expect_same(cache, whole);
+    one_by_one(cache, rows, 50, 10);
+    one_by_one(whole, rows, 50, 10);
+    expect_same(cache, whole);
+  }
+}
+
+/// What a list keeps among the sinks, and the sinks behind it, no window lets go.
+TEST(trunc, tokens_are_taken_back_where_a_list_has_a_gap_among_the_sinks) {
+  const tokens rows = counting_tokens(one_head(), 80);
+  constexpr std::size_t more = 30;
+  for (const std::size_t sinks : {4U, 20U})
+    for (const std::size_t n : {3U, 11U, 12U, 14U, 30U}) {
+      auto cache = rolling(one_local(sinks), fixed_budget{10}, more);
+      one_by_one(cache, rows, 0, n);
+      std::vector<std::size_t> positions = cache.kept_positions(0, 0);
+      positions.erase(positions.begin() + 1);
+      cache.retain(0, 0, positions);
+      auto longer = cache;
+      one_by_one(longer, rows, n, more);
+      for (std::size_t stay = 0; stay <= more; ++stay) {
+        auto cut = longer, fresh = cache;
+        ASSERT_TRUE(cut.truncate(n + stay)) << sinks << " sinks, " << n << " + " << stay;
+        one_by_one(fresh, rows, n, stay);
+        expect_same(cut, fresh);
+        one_by_one(cut, rows, n, more);
+        one_by_one(fresh, rows, n, more);
+        expect_same(cut, fresh);
+      }
+    }
+}
+
 TEST(trunc, a_step_that_failed_at_some_layer_is_taken_back) {
   const model_shape shape{3, 1, 1, 1, 0};
   const tokens rows = counting_tokens(shape, 100);

@@ -380,34 +380,38 @@ class kv_cache {
     const std::size_t first_left = head.rows().first_left();
     if (length <= first_left) return 0;
     const std::size_t now = head.kept_from();
-    const auto possible = [&](std::size_t then) {
-      return then == now ? length >= now : (std::max)(then, first_left) >= head.rows().raw_from();
+    const std::size_t sinks = (std::min)(now, leaving(id).sinks);
+    const bool all_here = first_left >= head.rows().raw_from();
+    if (length < head.last_retain().length) return all_here ? std::optional<std::size_t>(0) : std::nullopt;
+    if (length < sinks && head.rows().raw_from() <= sinks) return length;  // early rows alone, and all are here
+    const auto within_reserve = [&](std::size_t then) -> std::optional<std::size_t> {
+      then = (std::max)(then, sinks);
+      if (then == now) return length >= now ? std::optional<std::size_t>(now) : std::nullopt;
+      if (then <= first_left) return all_here ? std::optional<std::size_t>(0) : std::nullopt;
+      return then >= head.rows().raw_from() ? std::optional<std::size_t>(then) : std::nullopt;
     };
-    const auto anew_or = [&](std::size_t then) { return then < now && then <= first_left ? 0 : then; };
-    const std::size_t by_rule = kept_from_by_rule(length, id, first_left);
-    if (possible(by_rule)) return anew_or(by_rule);
-    if (length != state.before.length) return std::nullopt;
-    const std::size_t before = state.before.kept_from[id.kv_head];
-    if (possible(before)) return anew_or(before);
-    const bool never_arrived = length == this->length() && length >= now;
-    return never_arrived ? std::optional<std::size_t>(now) : std::nullopt;
+    const bool last_append = length == state.before.length;
+    if (last_append)
+      if (const auto then = within_reserve(state.before.kept_from[id.kv_head])) return then;
+    if (const auto then = within_reserve(kept_from_by_rule(length, id))) return then;
+    const bool never_arrived = last_append && length == this->length();
+    return never_arrived ? within_reserve(now) : std::nullopt;
   }
   /// What it would be if the tokens up to `length` had come one by one.
-  std::size_t kept_from_by_rule(std::size_t length, head_id id, std::size_t first_left) const {
+  std::size_t kept_from_by_rule(std::size_t length, head_id id) const {
     const layer_state& state = layers_[id.layer];
     const head_type& head = state.heads[id.kv_head];
     const head_role role = plan_.role(id);
     const std::size_t now = head.kept_from();
-    const std::size_t retained = head.last_retain().kept_from;
-    if (length < head.last_retain().length) return first_left;
     if (role == head_role::retrieval) return now;
     if (role == head_role::local && !state.rolling && length >= state.compressed_at) return now;
+    const auto how = leaving(id);
     const std::size_t window = recent_rows(id, length);
-    const std::size_t from = (std::max)(retained, length > window ? length - window : 0);
+    const std::size_t from =
+        (std::max)({how.sinks, head.last_retain().kept_from, length > window ? length - window : 0});
     if (from >= now) return now;
-    const std::size_t block = leaving(id).fold ? head.fold_rows() : 1;
-    const std::size_t back = (now - from + block - 1) / block * block;
-    return back < now - first_left ? now - back : first_left;
+    const std::size_t block = how.fold ? head.fold_rows() : 1;
+    return now - (now - from + block - 1) / block * block;
   }
 
   void leave(layer_state& state, std::size_t layer) noexcept {

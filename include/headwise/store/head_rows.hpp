@@ -247,7 +247,7 @@ class head_rows {
     if (kept_from != 0 || !early_) {
       const std::size_t end = (std::max)(pages_in(length), made.first);
       if (end < made.first + made.pages.size()) made.pages.resize(end - made.first);
-      next.early = early_;
+      next.early = early_before(length);
       return next;
     }
     made.pages.clear();
@@ -309,6 +309,15 @@ class head_rows {
     early_rows made(count, key_bytes(), value_bytes());
     fill(made);
     return detail::shared_value<early_rows>(std::move(made));
+  }
+  detail::shared_value<early_rows> early_before(std::size_t length) const {
+    if (!early_ || early_->positions().back() < length) return early_;
+    const auto& positions = early_->positions();
+    const auto count = std::lower_bound(positions.begin(), positions.end(), length) - positions.begin();
+    return made_early(static_cast<std::size_t>(count), [&](early_rows& made) {
+      for (std::size_t row = 0; positions[row] < length; ++row)
+        made.add(positions[row], early_->key(row), early_->value(row));
+    });
   }
   void add_rows(early_rows& made, const run& part) const noexcept {
     for (std::size_t row = 0; row < part.rows; ++row)
