@@ -41,9 +41,11 @@
 #include "headwise/store/run.hpp"
 
 // policy: the questions a user may answer differently
+#include "headwise/policy/bounded_compensation.hpp"
 #include "headwise/policy/budget.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/compensation_variant.hpp"
+#include "headwise/policy/element_ranges.hpp"
 #include "headwise/policy/head_selection.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"
@@ -59,6 +61,8 @@
 // attend: decode and chunks, over runs
 #include "headwise/attend/attend.hpp"
 #include "headwise/attend/attend_schedule.hpp"
+#include "headwise/attend/certificate.hpp"
+#include "headwise/attend/kept_attention.hpp"
 #include "headwise/attend/mask.hpp"
 #include "headwise/attend/received_attention.hpp"
 

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "headwise/config.hpp"
 #include "headwise/core/attention_params.hpp"
+#include "headwise/store/row_sums.hpp"
 
 namespace headwise {
 inline namespace HEADWISE_ISA {
@@ -16,6 +18,13 @@ inline namespace HEADWISE_ISA {
 struct summary_logit {
   float mean_logit = 0.0F;
   float log_mass = 0.0F;
+};
+
+/// What is certain of the folded rows' own attention for one query.
+struct folded_bounds {
+  double least_log_mass = 0.0;  ///< log of sum e^logit, the capped logits of the folded rows
+  double most_log_mass = 0.0;
+  double longest_value = 0x1p500;  ///< none of their values, hence no mean of them, has a larger Euclidean norm
 };
 
 // A compensation decides what stands for the folded rows of a head: it owns a summary type, folds rows into a summary,
@@ -38,6 +47,12 @@ struct summary_logit {
 //   | c.evaluate(summary, query, params,   | summary_logit | the summary's weight, and the value it gives | no        |
 //   |            value_out)                |               | for a query that is scaled already;          |           |
 //   |                                      |               | called only when folded(summary) > 0         |           |
+//   |   and beside it, optional:           |               |                                              |           |
+//   | summary.bounds(query, params,        | optional      | for certificate(): what the folded rows' own | no        |
+//   |                least, most)          | folded_bounds | attention can be for a query that is scaled  |           |
+//   |                                      |               | already; each element of its output lies in  |           |
+//   |                                      |               | [least, most], value_size doubles each.      |           |
+//   |                                      |               | Absent or none: nothing is known             |           |
 // The result of folding must depend on the rows and their order alone: how many whole blocks come in one call must not
 // change a bit.
 
@@ -103,6 +118,45 @@ constexpr void require_compensation() {
                 "headwise: a compensation needs a copyable summary type and the const members make_summary, fold "
                 "(of a row or, where it has fold_rows, of a block of rows), folded, bytes and evaluate of the table in "
                 "policy/compensation.hpp");
+}
+
+template <class Summary, class = void>
+struct has_bounds : std::false_type {};
+template <class Summary>
+struct has_bounds<Summary, std::void_t<decltype(std::optional<folded_bounds>(std::declval<const Summary&>().bounds(
+                               std::declval<const float*>(), std::declval<const attention_params&>(),
+                               std::declval<double*>(), std::declval<double*>())))>> : std::true_type {};
+
+/// The bounds of a summary, where it has any.
+template <class Summary>
+std::optional<folded_bounds> bounds_of(const Summary& summary, const float* query, const attention_params& params,
+                                       double* least, double* most) noexcept {
+  if constexpr (has_bounds<Summary>::value) {
+    return summary.bounds(query, params, least, most);
+  } else {
+    static_cast<void>(summary), static_cast<void>(query), static_cast<void>(params);
+    static_cast<void>(least), static_cast<void>(most);
+    return std::nullopt;
+  }
+}
+
+inline const row_sums* address(const row_sums& sums) noexcept { return &sums; }
+inline const row_sums* address(const row_sums* sums) noexcept { return sums; }
+
+template <class Summary, class = void>
+struct has_sums : std::false_type {};
+template <class Summary>
+struct has_sums<Summary, std::void_t<decltype(address(std::declval<const Summary&>().sums()))>> : std::true_type {};
+
+/// The sums of all folded rows, where the summary keeps them.
+template <class Summary>
+const row_sums* sums_of(const Summary& summary) noexcept {
+  if constexpr (std::is_same_v<Summary, row_sums>)
+    return &summary;
+  else if constexpr (has_sums<Summary>::value)
+    return address(summary.sums());
+  else
+    return static_cast<void>(summary), nullptr;
 }
 
 /// Rows of a block, at least 1.

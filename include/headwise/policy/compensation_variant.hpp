@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -11,6 +12,7 @@
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"
+#include "headwise/store/row_sums.hpp"
 
 namespace headwise {
 inline namespace HEADWISE_ISA {
@@ -26,7 +28,23 @@ class compensation_variant {
     std::size_t key_size;
     std::size_t value_size;
   };
-  using summary = std::variant<member<Compensations>...>;
+  class summary {
+   public:
+    template <class Compensation>
+    summary(member<Compensation> chosen) : of_(std::move(chosen)) {}  // NOLINT: it stands for its member's
+
+    std::optional<folded_bounds> bounds(const float* query, const attention_params& params, double* least,
+                                        double* most) const noexcept {
+      return std::visit([&](const auto& of) { return detail::bounds_of(of.summary, query, params, least, most); }, of_);
+    }
+    const row_sums* sums() const noexcept {
+      return std::visit([](const auto& of) { return detail::sums_of(of.summary); }, of_);
+    }
+
+   private:
+    friend class compensation_variant;
+    std::variant<member<Compensations>...> of_;
+  };
 
   template <class Compensation>
   compensation_variant(Compensation compensation)  // NOLINT: a compensation is what it converts from
@@ -48,18 +66,18 @@ class compensation_variant {
         [&](auto& of) {
           detail::fold_into(of.compensation, of.summary, keys, of.key_size, values, of.value_size, rows);
         },
-        s);
+        s.of_);
   }
   static std::size_t folded(const summary& s) noexcept {
-    return std::visit([](const auto& of) { return of.compensation.folded(of.summary); }, s);
+    return std::visit([](const auto& of) { return of.compensation.folded(of.summary); }, s.of_);
   }
   static std::size_t bytes(const summary& s) noexcept {
-    return std::visit([](const auto& of) { return of.compensation.bytes(of.summary); }, s);
+    return std::visit([](const auto& of) { return of.compensation.bytes(of.summary); }, s.of_);
   }
   static summary_logit evaluate(const summary& s, const float* query, const attention_params& params,
                                 float* value_out) noexcept {
     return std::visit([&](const auto& of) { return of.compensation.evaluate(of.summary, query, params, value_out); },
-                      s);
+                      s.of_);
   }
 
  private:
