@@ -315,6 +315,19 @@ TEST(certificate, holds_for_a_compensation_of_ones_own) {
   }
 }
 
+/// The last folded row is an outlier, and the folded values are far from the kept one: the summary weighs far too much,
+/// so the error is largest where the folded rows weigh least.
+TEST(certificate, holds_where_a_summary_weighs_too_much) {
+  tokens rows({1, 1, 1, 1, 0}, 20);
+  rows.k[18] = 4.0F;
+  rows.v[19] = 100.0F;
+  rows.q[19] = 1.0F;
+  const auto cache = compressed<headwise::float32>(rows, 20, 0, 1, bounded_compensation(last_row_compensation{}));
+  expect_holds(cache, rows, 20, 1, {}, "too heavy");
+  const exact_outputs exact = exact_outputs_of(cache, rows, 19, 0, {});
+  EXPECT_GT(distance(exact.ours, exact.full), 1.0);
+}
+
 /// Nothing overflows, and what the rounding of float64 could turn round is not promised.
 TEST(certificate, holds_for_logits_as_large_as_floats) {
   random_numbers random(9);
