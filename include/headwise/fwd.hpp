@@ -51,6 +51,7 @@ inline namespace HEADWISE_ISA {
 struct no_compensation;
 struct mean_compensation;
 struct moment_compensation;
+class folded_ranges;
 template <class Compensation>
 class bounded_compensation;
 template <class... Compensations>

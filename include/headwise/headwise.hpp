@@ -46,6 +46,7 @@
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/element_ranges.hpp"
+#include "headwise/policy/folded_ranges.hpp"
 #include "headwise/policy/head_selection.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"

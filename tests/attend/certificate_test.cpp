@@ -487,6 +487,45 @@ TEST(certificate, looks_where_the_mask_looks) {
   EXPECT_EQ(at(bounded, 38, headwise::causal{}), std::nullopt);
 }
 
+/// Rows that the model's own window hides are nothing lost.
+TEST(certificate, is_0_in_a_windowed_layer) {
+  const tokens rows = headwise::test::random_tokens({1, 2, 1, 8, 0}, 60, 20);
+  head_plan plan(rows.shape);
+  plan.set_window(0, 16);
+  auto cache = headwise::make_cache<headwise::float16>(plan, fixed_budget{20}, mean_compensation{});
+  append(cache, rows, 0, 60);
+  cache.compress();
+  ASSERT_GT(cache.head(0, 0).dropped(), 0U);
+  for (const std::optional<double>& bound : certificate(cache, 0, rows.queries(59, 1))) EXPECT_EQ(bound, 0.0);
+}
+
+/// After retain(), with the rows that it did not keep folded or dropped, and after truncate() has put some back.
+TEST(certificate, holds_after_retain_and_truncate) {
+  const model_shape shape{1, 4, 2, 16, 0};
+  const tokens rows = headwise::test::random_tokens(shape, 120, 19);
+  headwise::cache_options options;
+  options.rollback_reserve = 20;
+  auto cache = headwise::make_cache<headwise::float16>(head_plan(shape), fixed_budget{20},
+                                                       bounded_compensation(moment_compensation{}),
+                                                       when_to_compress::after_prompt, {}, options);
+  append(cache, rows, 0, 100);
+  cache.compress();
+  ASSERT_GT(cache.head(0, 0).folded(), 0U);
+  expect_holds(cache, rows, 100, 3, {}, "compressed");
+  ASSERT_TRUE(cache.truncate(90));
+  expect_holds(cache, rows, 90, 3, {}, "rolled back");
+  std::vector<std::size_t> some;
+  for (const std::size_t position : cache.kept_positions(0, 0))
+    if (position % 3 == 0 || position > 85) some.push_back(position);
+  auto dropped = cache;
+  cache.retain(0, 0, some, headwise::other_rows::fold);
+  expect_holds(cache, rows, 90, 3, {}, "retained");
+  dropped.retain(0, 0, some, headwise::other_rows::drop);
+  const bounds found = certificate(dropped, 0, rows.queries(89, 1));
+  EXPECT_FALSE(found[0].has_value());
+  EXPECT_TRUE(found[2].has_value());
+}
+
 /// A chunk is its queries one by one, in whatever type and strides they come.
 TEST(certificate, of_a_chunk_is_that_of_each_query) {
   const model_shape shape{1, 4, 2, 8, 0};

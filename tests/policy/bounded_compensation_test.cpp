@@ -31,6 +31,13 @@ using headwise::summary_logit;
 using headwise::test::random_numbers;
 using headwise::test::sizes;
 
+/// A compensation and what it made of rows.
+template <class Compensation>
+struct folded_by {
+  Compensation compensation;
+  typename Compensation::summary summary;
+};
+
 /// Rows side by side, as compensations take them.
 struct row_list {
   std::size_t key_size, value_size;
@@ -51,10 +58,10 @@ struct row_list {
     return rows;
   }
   template <class Compensation>
-  typename Compensation::summary fold(const Compensation& compensation) const {
-    auto summary = compensation.make_summary(key_size, value_size);
-    compensation.fold(summary, keys.data(), values.data(), count());
-    return summary;
+  folded_by<Compensation> fold(const Compensation& compensation) const {
+    folded_by<Compensation> folded{compensation, compensation.make_summary(key_size, value_size)};
+    compensation.fold(folded.summary, keys.data(), values.data(), count());
+    return folded;
   }
 };
 
@@ -75,14 +82,17 @@ struct found_bounds {
   double longest;
   std::vector<double> least, most;
 };
-template <class Summary>
-found_bounds bounds_of(const Summary& summary, const std::vector<float>& query, std::size_t value_size,
+template <class Compensation>
+found_bounds bounds_of(const folded_by<Compensation>& folded, const std::vector<float>& query, std::size_t value_size,
                        float softcap = 0.0F) {
   found_bounds found{1.0, 0.0, 0.0, std::vector<double>(value_size), std::vector<double>(value_size)};
-  const auto mass =
-      headwise::detail::bounds_of(summary, query.data(), with_softcap(softcap), found.least.data(), found.most.data());
+  const auto mass = headwise::detail::bounds_of(folded.compensation, folded.summary, query.data(),
+                                                with_softcap(softcap), found.least.data(), found.most.data());
   EXPECT_TRUE(mass.has_value());
-  if (mass) found = {mass->least_log_mass, mass->most_log_mass, mass->longest_value, found.least, found.most};
+  if (!mass) return found;
+  found.least_mass = mass->least_log_mass;
+  found.most_mass = mass->most_log_mass;
+  found.longest = mass->longest_value;
   return found;
 }
 
@@ -133,8 +143,8 @@ template <class Compensation>
 void expect_same_answers(const Compensation& inner) {
   const bounded_compensation<Compensation> bounded(inner);
   const row_list rows = random_rows(48, 12, 20, 1);
-  const auto a = rows.fold(inner);
-  const auto b = rows.fold(bounded);
+  const auto a = rows.fold(inner).summary;
+  const auto b = rows.fold(bounded).summary;
   EXPECT_EQ(headwise::detail::fold_rows(bounded), headwise::detail::fold_rows(inner));
   EXPECT_EQ(bounded.folded(b), inner.folded(a));
   EXPECT_EQ(bounded.bytes(b), inner.bytes(a) + 2 * (12 + 20) * sizeof(float) + 16);
@@ -263,10 +273,10 @@ TEST(bounded_compensation, takes_any_number_of_whole_blocks_at_a_time) {
   const auto check = [&](const auto& compensation) {
     const found_bounds expected = bounds_of(rows.fold(compensation), query, 40);
     for (const std::size_t at_a_time : sizes{16, 64, 320}) {
-      auto summary = compensation.make_summary(24, 40);
+      auto folded = row_list{24, 40, {}, {}}.fold(compensation);
       for (std::size_t first = 0; first < 640; first += at_a_time)
-        compensation.fold(summary, rows.keys.data() + first * 24, rows.values.data() + first * 40, at_a_time);
-      const found_bounds found = bounds_of(summary, query, 40);
+        compensation.fold(folded.summary, rows.keys.data() + first * 24, rows.values.data() + first * 40, at_a_time);
+      const found_bounds found = bounds_of(folded, query, 40);
       EXPECT_EQ(found.least_mass, expected.least_mass);
       EXPECT_EQ(found.most_mass, expected.most_mass);
       EXPECT_EQ(found.longest, expected.longest);
@@ -296,11 +306,12 @@ TEST(bounded_compensation, composes_with_a_variant) {
   }
 }
 
-template <class Summary>
-bool has_none(const Summary& summary, std::size_t size) {
+template <class Compensation>
+bool has_none(const folded_by<Compensation>& folded, std::size_t size) {
   std::vector<double> least(size), most(size);
   const std::vector<float> query(size, 1.0F);
-  return !headwise::detail::bounds_of(summary, query.data(), with_softcap(0.0F), least.data(), most.data());
+  return !headwise::detail::bounds_of(folded.compensation, folded.summary, query.data(), with_softcap(0.0F),
+                                      least.data(), most.data());
 }
 
 TEST(bounded_compensation, who_remembers_no_ranges_has_no_bounds) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/attend/attend_schedule.hpp"
 #include "headwise/attend/kept_attention.hpp"
 #include "headwise/attend/mask.hpp"
 #include "headwise/config.hpp"
@@ -27,9 +28,10 @@ namespace headwise {
 inline namespace HEADWISE_ISA {
 
 // A certificate reads what attend reads (attend/attend_schedule.hpp), and besides:
-//   | Expression     | Returns     | Meaning                                                                           |
-//   | head.dropped() | std::size_t | rows that left and that nothing stands for                                        |
-//   | head.summary() | a summary   | of the folded rows, where folded() > 0; its bounds, if any: policy/compensation.hpp |
+//   | Expression                          | Returns        | Meaning                                                 |
+//   | head.dropped()                      | std::size_t    | rows that left and that nothing stands for              |
+//   | head.compensation(), head.summary() | a compensation | what bounds the folded rows, where folded() > 0: bounds |
+//   |                                     | and its summary| of policy/compensation.hpp                              |
 
 /// The certificates of one KV head's queries.
 template <class Head>
@@ -96,7 +98,8 @@ class head_certificate {
 
   std::optional<double> bound_of(const kept_attention& kept) {
     const summary_logit weight = head_.evaluate(kept.query(), params_, value_.data());
-    const auto folded = detail::bounds_of(head_.summary(), kept.query(), params_, least_.data(), most_.data());
+    const auto folded =
+        detail::bounds_of(head_.compensation(), head_.summary(), kept.query(), params_, least_.data(), most_.data());
     if (!folded || !all_finite(value_.data(), value_.size()) || !detail::is_finite(weight.mean_logit) ||
         !detail::is_finite(weight.log_mass))
       return std::nullopt;
@@ -167,8 +170,9 @@ class head_certificate {
 
 /// How far the output of each query and query head can be from what a cache of every row, in the same format, would
 /// have given: bounds on the Euclidean distance, [tokens, query_heads], from what is stored. Arguments as for attend().
-/// 0 where the query sees every row that there was. None where nothing is known: rows were dropped, or the summary has
-/// no bounds (that of bounded_compensation has), or a row is no finite number, or attend would refuse the query.
+/// 0 where the query sees every row that there was. None where nothing is known: rows were dropped, or the
+/// compensation has no bounds (bounded_compensation has), or a row is no finite number, or attend would refuse the
+/// query.
 ///
 /// With o_k and L the output and the mass of the kept rows, o_f and A those of the folded rows had they stayed, v and b
 /// the value and the mass of the summary, r = b / (L + b) and p = A / (L + A):
@@ -200,6 +204,7 @@ std::vector<std::optional<double>> certificate(const Cache& cache, std::size_t l
 
   std::vector<std::optional<double>> bounds(q.tokens * shape.query_heads);
   std::vector<float> query(shape.key_size());
+  const std::size_t window = detail::window_of(cache, layer);
   for (std::size_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
     const auto& head = cache.head(layer, kv_head);
     head_certificate<std::decay_t<decltype(head)>> certificates(head, shape, own);
@@ -207,7 +212,8 @@ std::vector<std::optional<double>> certificate(const Cache& cache, std::size_t l
       for (std::size_t i = kv_head * shape.group(); i < (kv_head + 1) * shape.group(); ++i) {
         kernel::read_row(kernel::fastest(), q, token, i, query.data());
         for (float& x : query) x *= own.scale;
-        certificates.add(query, mask(own.first_position + token), bounds[token * shape.query_heads + i]);
+        certificates.add(query, detail::keys_seen(mask, own.first_position + token, window),
+                         bounds[token * shape.query_heads + i]);
       }
     certificates.certify();
   }

@@ -47,12 +47,13 @@ struct folded_bounds {
 //   | c.evaluate(summary, query, params,   | summary_logit | the summary's weight, and the value it gives | no        |
 //   |            value_out)                |               | for a query that is scaled already;          |           |
 //   |                                      |               | called only when folded(summary) > 0         |           |
-//   |   and beside it, optional:           |               |                                              |           |
-//   | summary.bounds(query, params,        | optional      | for certificate(): what the folded rows' own | no        |
-//   |                least, most)          | folded_bounds | attention can be for a query that is scaled  |           |
-//   |                                      |               | already; each element of its output lies in  |           |
-//   |                                      |               | [least, most], value_size doubles each.      |           |
-//   |                                      |               | Absent or none: nothing is known             |           |
+//   |   and optional, for certificates (attend/certificate.hpp; absent or none: nothing is known):    |           |
+//   | c.bounds(summary, query, params,     | optional of   | what the folded rows' own attention can be   | no        |
+//   |          least, most)                | folded_bounds | for a query that is scaled already; each     |           |
+//   |                                      |               | element of its output lies in [least, most], |           |
+//   |                                      |               | value_size doubles each                      |           |
+//   | c.sums(summary)                      | const         | the sums of all folded rows, or none         | no        |
+//   |                                      | row_sums*     |                                              |           |
 // The result of folding must depend on the rows and their order alone: how many whole blocks come in one call must not
 // change a bit.
 
@@ -120,43 +121,41 @@ constexpr void require_compensation() {
                 "policy/compensation.hpp");
 }
 
-template <class Summary, class = void>
+template <class C, class = void>
 struct has_bounds : std::false_type {};
-template <class Summary>
-struct has_bounds<Summary, std::void_t<decltype(std::optional<folded_bounds>(std::declval<const Summary&>().bounds(
-                               std::declval<const float*>(), std::declval<const attention_params&>(),
-                               std::declval<double*>(), std::declval<double*>())))>> : std::true_type {};
+template <class C>
+struct has_bounds<C, std::void_t<decltype(std::optional<folded_bounds>(std::declval<const C&>().bounds(
+                         std::declval<const typename C::summary&>(), std::declval<const float*>(),
+                         std::declval<const attention_params&>(), std::declval<double*>(), std::declval<double*>())))>>
+    : std::true_type {};
 
-/// The bounds of a summary, where it has any.
-template <class Summary>
-std::optional<folded_bounds> bounds_of(const Summary& summary, const float* query, const attention_params& params,
-                                       double* least, double* most) noexcept {
-  if constexpr (has_bounds<Summary>::value) {
-    return summary.bounds(query, params, least, most);
+template <class C, class = void>
+struct has_sums : std::false_type {};
+template <class C>
+struct has_sums<C, std::void_t<decltype(static_cast<const row_sums*>(
+                       std::declval<const C&>().sums(std::declval<const typename C::summary&>())))>> : std::true_type {
+};
+
+template <class C>
+std::optional<folded_bounds> bounds_of(const C& compensation, const typename C::summary& summary, const float* query,
+                                       const attention_params& params, double* least, double* most) noexcept {
+  if constexpr (has_bounds<C>::value) {
+    return compensation.bounds(summary, query, params, least, most);
   } else {
-    static_cast<void>(summary), static_cast<void>(query), static_cast<void>(params);
+    static_cast<void>(compensation), static_cast<void>(summary), static_cast<void>(query), static_cast<void>(params);
     static_cast<void>(least), static_cast<void>(most);
     return std::nullopt;
   }
 }
 
-inline const row_sums* address(const row_sums& sums) noexcept { return &sums; }
-inline const row_sums* address(const row_sums* sums) noexcept { return sums; }
-
-template <class Summary, class = void>
-struct has_sums : std::false_type {};
-template <class Summary>
-struct has_sums<Summary, std::void_t<decltype(address(std::declval<const Summary&>().sums()))>> : std::true_type {};
-
-/// The sums of all folded rows, where the summary keeps them.
-template <class Summary>
-const row_sums* sums_of(const Summary& summary) noexcept {
-  if constexpr (std::is_same_v<Summary, row_sums>)
-    return &summary;
-  else if constexpr (has_sums<Summary>::value)
-    return address(summary.sums());
-  else
-    return static_cast<void>(summary), nullptr;
+template <class C>
+const row_sums* sums_of(const C& compensation, const typename C::summary& summary) noexcept {
+  if constexpr (has_sums<C>::value) {
+    return compensation.sums(summary);
+  } else {
+    static_cast<void>(compensation), static_cast<void>(summary);
+    return nullptr;
+  }
 }
 
 /// Rows of a block, at least 1.

@@ -28,23 +28,7 @@ class compensation_variant {
     std::size_t key_size;
     std::size_t value_size;
   };
-  class summary {
-   public:
-    template <class Compensation>
-    summary(member<Compensation> chosen) : of_(std::move(chosen)) {}  // NOLINT: it stands for its member's
-
-    std::optional<folded_bounds> bounds(const float* query, const attention_params& params, double* least,
-                                        double* most) const noexcept {
-      return std::visit([&](const auto& of) { return detail::bounds_of(of.summary, query, params, least, most); }, of_);
-    }
-    const row_sums* sums() const noexcept {
-      return std::visit([](const auto& of) { return detail::sums_of(of.summary); }, of_);
-    }
-
-   private:
-    friend class compensation_variant;
-    std::variant<member<Compensations>...> of_;
-  };
+  using summary = std::variant<member<Compensations>...>;
 
   template <class Compensation>
   compensation_variant(Compensation compensation)  // NOLINT: a compensation is what it converts from
@@ -66,18 +50,26 @@ class compensation_variant {
         [&](auto& of) {
           detail::fold_into(of.compensation, of.summary, keys, of.key_size, values, of.value_size, rows);
         },
-        s.of_);
+        s);
   }
   static std::size_t folded(const summary& s) noexcept {
-    return std::visit([](const auto& of) { return of.compensation.folded(of.summary); }, s.of_);
+    return std::visit([](const auto& of) { return of.compensation.folded(of.summary); }, s);
   }
   static std::size_t bytes(const summary& s) noexcept {
-    return std::visit([](const auto& of) { return of.compensation.bytes(of.summary); }, s.of_);
+    return std::visit([](const auto& of) { return of.compensation.bytes(of.summary); }, s);
   }
   static summary_logit evaluate(const summary& s, const float* query, const attention_params& params,
                                 float* value_out) noexcept {
     return std::visit([&](const auto& of) { return of.compensation.evaluate(of.summary, query, params, value_out); },
-                      s.of_);
+                      s);
+  }
+  static std::optional<folded_bounds> bounds(const summary& s, const float* query, const attention_params& params,
+                                             double* least, double* most) noexcept {
+    return std::visit(
+        [&](const auto& of) { return detail::bounds_of(of.compensation, of.summary, query, params, least, most); }, s);
+  }
+  static const row_sums* sums(const summary& s) noexcept {
+    return std::visit([](const auto& of) { return detail::sums_of(of.compensation, of.summary); }, s);
   }
 
  private:
