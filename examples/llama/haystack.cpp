@@ -54,4 +54,25 @@ std::vector<std::string> haystack_sentences(const std::string& path) {
   return sentences;
 }
 
+std::vector<std::vector<token>> haystack_contexts(const engine& model, const std::string& path, std::size_t length,
+                                                  std::size_t more, std::size_t count) {
+  const std::size_t stretch = length + more;
+  if (stretch > model.context_length())
+    headwise::detail::fail("--length: found ", length, ", and ", more, " more to continue, but the model's context is ",
+                           model.context_length());
+  std::string all;
+  for (const std::string& sentence : haystack_sentences(path)) all += sentence + " ";
+  const std::vector<token> text = model.tokenize(all, false, false);
+  if (text.size() < stretch)
+    headwise::detail::fail("text: ", text.size(), " tokens, expected at least ", stretch, " (--length + --tokens)");
+  const auto prefix = model.first_token();
+  std::vector<std::vector<token>> contexts;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto start = static_cast<std::ptrdiff_t>(count == 1 ? 0 : (text.size() - stretch) / (count - 1) * i);
+    contexts.emplace_back(text.begin() + start, text.begin() + start + static_cast<std::ptrdiff_t>(stretch));
+    if (prefix) contexts.back().front() = *prefix;
+  }
+  return contexts;
+}
+
 }  // namespace headwise_llama

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   headwise_llama::add_plan(program);
   headwise_llama::add_needle(program);
   headwise_llama::add_text(program);
+  headwise_llama::add_certificate(program);
   headwise_llama::add_generate(program);
   headwise_llama::add_bench(program);
   headwise_llama::add_bench_run(program);

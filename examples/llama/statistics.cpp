@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <random>
 
 namespace headwise_llama {
@@ -18,6 +19,14 @@ double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 != 0 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+double quantile_of(std::vector<double> values, double share) {
+  if (values.empty()) return 0.0;
+  const double place = std::ceil(share * static_cast<double>(values.size()));
+  const std::size_t i = std::min(values.size(), std::max(std::size_t{1}, static_cast<std::size_t>(place))) - 1;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(i), values.end());
+  return values[i];
 }
 
 estimate proportion(std::size_t successes, std::size_t trials) {

@@ -16,6 +16,8 @@ struct estimate {
 double mean_of(const std::vector<double>& values);
 /// The middle one; of an even number of values, the mean of the two in the middle.
 double median_of(std::vector<double> values);
+/// The value that a share of them does not exceed: the smallest such value of the list. 0 for an empty list.
+double quantile_of(std::vector<double> values, double share);
 
 /// A proportion: `successes` of `trials`, Wilson's score interval.
 estimate proportion(std::size_t successes, std::size_t trials);

@@ -41,27 +41,12 @@ void run(const options& chosen) {
   const std::vector<method> methods = methods_named(chosen.methods);
   runner model(chosen.common);
   const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
-  const std::size_t stretch = chosen.length + chosen.tokens;
-  if (stretch > model.model().context_length())
-    headwise::detail::fail("--length: found ", chosen.length, ", and ", chosen.tokens,
-                           " more to continue, but the model's context is ", model.model().context_length());
-
-  std::string all;
-  for (const std::string& sentence : haystack_sentences(chosen.file)) all += sentence + " ";
-  const std::vector<token> text = model.model().tokenize(all, false, false);
-  if (text.size() < stretch)
-    headwise::detail::fail("text: ", text.size(), " tokens, expected at least ", stretch, " (--length + --tokens)");
-  const auto prefix = model.model().first_token();
+  const auto contexts = haystack_contexts(model.model(), chosen.file, chosen.length, chosen.tokens, chosen.contexts);
 
   std::vector<measured> found(methods.size());
   progress_line line("text: context", chosen.common.quiet);
   for (std::size_t i = 0; i < chosen.contexts; ++i) {
-    // Contexts are spread evenly over the text; they overlap only where it is too short for all of them.
-    const std::size_t start =
-        chosen.contexts == 1 ? 0 : static_cast<std::size_t>((text.size() - stretch) / (chosen.contexts - 1) * i);
-    std::vector<token> context(text.begin() + static_cast<std::ptrdiff_t>(start),
-                               text.begin() + static_cast<std::ptrdiff_t>(start + stretch));
-    if (prefix) context.front() = *prefix;
+    const std::vector<token>& context = contexts[i];
     const token_span all_tokens(context);
     any_cache full = model.full_cache();
     model.decode(full, all_tokens.part(0, chosen.length), logits_of::none);

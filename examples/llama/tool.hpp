@@ -103,6 +103,12 @@ class runner {
   logit_rows decode(any_cache& cache, token_span tokens, logits_of wanted = logits_of::last,
                     const progress& report = {});
 
+  /// The same with a hook of one's own in the cache's place; `position` is that of the first token.
+  logit_rows decode(const attention_hook& hook, token_span tokens, std::size_t position,
+                    logits_of wanted = logits_of::last, const progress& report = {}) {
+    return session_.decode(tokens, position, hook, wanted, report);
+  }
+
   /// Seconds spent in the cache and its attention, in all decode() calls so far.
   double attention_seconds() const noexcept { return attention_seconds_; }
 

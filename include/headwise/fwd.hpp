@@ -59,6 +59,9 @@ inline namespace HEADWISE_ISA {
 struct no_compensation;
 struct mean_compensation;
 struct moment_compensation;
+class folded_ranges;
+template <class Compensation>
+class bounded_compensation;
 template <class... Compensations>
 class compensation_variant;
 using any_compensation = compensation_variant<mean_compensation, no_compensation, moment_compensation>;

@@ -45,9 +45,12 @@
 #include "headwise/store/run.hpp"
 
 // policy: the questions a user may answer differently
+#include "headwise/policy/bounded_compensation.hpp"
 #include "headwise/policy/budget.hpp"
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/compensation_variant.hpp"
+#include "headwise/policy/element_ranges.hpp"
+#include "headwise/policy/folded_ranges.hpp"
 #include "headwise/policy/head_selection.hpp"
 #include "headwise/policy/identity.hpp"
 #include "headwise/policy/mean_compensation.hpp"
@@ -66,6 +69,8 @@
 // attend: decode and chunks, over runs
 #include "headwise/attend/attend.hpp"
 #include "headwise/attend/attend_schedule.hpp"
+#include "headwise/attend/certificate.hpp"
+#include "headwise/attend/kept_attention.hpp"
 #include "headwise/attend/mask.hpp"
 #include "headwise/attend/received_attention.hpp"
 

@@ -159,6 +159,39 @@ TEST_F(program, EachCommandWritesTheTablesThatOthersRead) {
   EXPECT_NE(seen.words.find("question seen before compression"), std::string::npos) << seen.words;
 }
 
+TEST_F(program, CertificatesHoldOnTheModel) {
+  make_plan();
+  const std::string command =
+      "certificate -q -m " + model() + " -p " + file("plan.tsv") + " --length 300 --tokens 20 --contexts 2 -o ";
+  const std::string columns =
+      "heads\toutputs\toutput_median\terror_median\terror_90\terror_max\tbound_median\tbound_90\tbound_max\t"
+      "ratio_median\tratio_90\tratio_max\texceeded\tnone";
+  for (const char* compensation : {"mean", "moment"}) {
+    const result said = run(command + file(compensation) + " --compensation " + compensation);
+    ASSERT_EQ(said.status, 0) << said.words;
+    const auto rows = rows_of(file(compensation) + "/certificate.tsv", columns);
+    ASSERT_EQ(rows.size(), 2U);
+    EXPECT_EQ(rows[0][0], "retrieval");
+    EXPECT_EQ(rows[1][0], "local");
+    EXPECT_EQ(std::stoi(rows[0][1]) + std::stoi(rows[1][1]), 30 * 9 * 20 * 2);  // every head of every query
+    EXPECT_EQ(rows[0][8], "0.000");
+    EXPECT_EQ(rows[0][11], "-");  // no error at all
+    EXPECT_GT(std::stod(rows[1][3]), 0.0);
+    EXPECT_GE(std::stod(rows[1][6]), std::stod(rows[1][3]));
+    EXPECT_GE(std::stod(rows[1][8]), std::stod(rows[1][5]));
+    for (const auto& row : rows) {
+      EXPECT_EQ(row[12], "0") << "a bound that does not hold";
+      EXPECT_EQ(row[13], "0");
+    }
+  }
+  const result none = run(command + file("none") + " --compensation none");
+  ASSERT_EQ(none.status, 0) << none.words;
+  const auto rows = rows_of(file("none/certificate.tsv"), columns);
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[1][13], rows[1][1]);  // nothing is known of rows that were dropped
+  EXPECT_EQ(rows[1][6], "-");
+}
+
 TEST_F(program, GenerateSaysWhatItHolds) {
   make_plan();
   std::string prompt = "Repeat the word apple.";
@@ -288,6 +321,8 @@ TEST_F(program, BadInputIsOneLineAndNothingHalfWritten) {
   refuses("generate -q --full -m " + model() + " -f " + file("long.txt"), {"prompt", "tokens", "8192"});
   refuses("needle -q -m " + model() + " --length 9000 -p " + file("plan.tsv") + " -o " + file("out"), {"9000", "8192"});
   refuses("text -q -m " + model() + " --length 9000 -p " + file("plan.tsv") + " -o " + file("out"), {"9000", "8192"});
+  refuses("certificate -q -m " + model() + " --length 9000 -p " + file("plan.tsv") + " -o " + file("out"),
+          {"9000", "8192"});
   refuses("needle -q -m " + model() + " --length 300 --methods full,best -p " + file("plan.tsv") + " -o " + file("out"),
           {"best", "razor"});
   refuses("profile -q -m " + model() + " --block 40 -o " + file("plan.tsv"), {"plan.tsv", "folder"});

@@ -36,6 +36,14 @@ std::size_t window_of(const Cache&, std::size_t, const None&...) noexcept {
   return 0;
 }
 
+/// What the query at a position sees under a mask, in a layer with a window (0: none).
+template <class Mask>
+key_range keys_seen(const Mask& mask, std::size_t position, std::size_t window) {
+  key_range sees = mask(position);
+  if (window != 0 && position + 1 > window) sees.begin = (std::max)(sees.begin, position + 1 - window);
+  return sees;
+}
+
 }  // namespace detail
 
 inline namespace HEADWISE_ISA {
@@ -252,8 +260,7 @@ void attend_schedule::add(const Cache& cache, std::size_t layer, const token_vie
   const std::size_t window = detail::window_of(cache, layer);
   for (std::size_t token = 0; token < q.tokens; ++token) {
     const std::size_t position = of.params.first_position + token;
-    key_range sees = mask(position);
-    if (window != 0 && position + 1 > window) sees.begin = (std::max)(sees.begin, position + 1 - window);
+    const key_range sees = detail::keys_seen(mask, position, window);
     if (token != 0 && (sees.begin < ranges_.back().begin || sees.end < ranges_.back().end))
       detail::fail("attend: the query at position ", of.params.first_position + token, " sees keys from ", sees.begin,
                    " to ", sees.end, ", the one before from ", ranges_.back().begin, " to ", ranges_.back().end,

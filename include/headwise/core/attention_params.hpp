@@ -25,6 +25,10 @@ struct attention_params {
   }
   /// The logit before any bias: scaled, then capped.
   float capped(float logit) const noexcept { return softcap > 0.0F ? softcap * std::tanh(logit / softcap) : logit; }
+  double capped(double logit) const noexcept {
+    const auto cap = static_cast<double>(softcap);
+    return cap > 0.0 ? cap * std::tanh(logit / cap) : logit;
+  }
 };
 
 inline void check(const attention_params& params) {

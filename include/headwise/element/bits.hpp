@@ -18,4 +18,7 @@ inline float float_of(std::uint32_t bits) noexcept {
   return value;
 }
 
+/// Neither infinite nor NaN. Looks at the bits: std::isfinite may be left out where a program is built with -Ofast.
+inline bool is_finite(float value) noexcept { return (bits_of(value) & 0x7F800000U) != 0x7F800000U; }
+
 }  // namespace headwise::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "headwise/core/attention_params.hpp"
 #include "headwise/core/byte_stream.hpp"
 #include "headwise/policy/identity.hpp"
+#include "headwise/store/row_sums.hpp"
 
 namespace headwise {
 inline namespace HEADWISE_ISA {
@@ -18,6 +20,13 @@ inline namespace HEADWISE_ISA {
 struct summary_logit {
   float mean_logit = 0.0F;
   float log_mass = 0.0F;
+};
+
+/// What is certain of the folded rows' own attention for one query.
+struct folded_bounds {
+  double least_log_mass = 0.0;  ///< log of sum e^logit, the capped logits of the folded rows
+  double most_log_mass = 0.0;
+  double longest_value = 0x1p500;  ///< none of their values, hence no mean of them, has a larger Euclidean norm
 };
 
 // A compensation decides what stands for the folded rows of a head: it owns a summary type, folds rows into a summary,
@@ -40,6 +49,13 @@ struct summary_logit {
 //   | c.evaluate(summary, query, params,   | summary_logit | the summary's weight, and the value it gives | no        |
 //   |            value_out)                |               | for a query that is scaled already;          |           |
 //   |                                      |               | called only when folded(summary) > 0         |           |
+//   |   and optional, for certificates (attend/certificate.hpp; absent or none: nothing is known):    |           |
+//   | c.bounds(summary, query, params,     | optional of   | what the folded rows' own attention can be   | no        |
+//   |          least, most)                | folded_bounds | for a query that is scaled already; each     |           |
+//   |                                      |               | element of its output lies in [least, most], |           |
+//   |                                      |               | value_size doubles each                      |           |
+//   | c.sums(summary)                      | const         | the sums of all folded rows, or none         | no        |
+//   |                                      | row_sums*     |                                              |           |
 //   |   and, so that caches can be saved, an identity (policy/identity.hpp) and:           |           |
 //   | c.save(summary, sink)                | void          | writes the summary's exact bits to any sink  | yes       |
 //   |                                      |               | (core/byte_stream.hpp)                       |           |
@@ -136,6 +152,43 @@ constexpr void require_saveable_compensation() {
   static_assert(saves_summaries<C>::value,
                 "headwise: a cache can be saved only if its compensation has save(summary, sink) and load(summary, "
                 "source) for any byte sink and source (policy/compensation.hpp)");
+}
+
+template <class C, class = void>
+struct has_bounds : std::false_type {};
+template <class C>
+struct has_bounds<C, std::void_t<decltype(std::optional<folded_bounds>(std::declval<const C&>().bounds(
+                         std::declval<const typename C::summary&>(), std::declval<const float*>(),
+                         std::declval<const attention_params&>(), std::declval<double*>(), std::declval<double*>())))>>
+    : std::true_type {};
+
+template <class C, class = void>
+struct has_sums : std::false_type {};
+template <class C>
+struct has_sums<C, std::void_t<decltype(static_cast<const row_sums*>(
+                       std::declval<const C&>().sums(std::declval<const typename C::summary&>())))>> : std::true_type {
+};
+
+template <class C>
+std::optional<folded_bounds> bounds_of(const C& compensation, const typename C::summary& summary, const float* query,
+                                       const attention_params& params, double* least, double* most) noexcept {
+  if constexpr (has_bounds<C>::value) {
+    return compensation.bounds(summary, query, params, least, most);
+  } else {
+    static_cast<void>(compensation), static_cast<void>(summary), static_cast<void>(query), static_cast<void>(params);
+    static_cast<void>(least), static_cast<void>(most);
+    return std::nullopt;
+  }
+}
+
+template <class C>
+const row_sums* sums_of(const C& compensation, const typename C::summary& summary) noexcept {
+  if constexpr (has_sums<C>::value) {
+    return compensation.sums(summary);
+  } else {
+    static_cast<void>(compensation), static_cast<void>(summary);
+    return nullptr;
+  }
 }
 
 /// Rows of a block, at least 1.

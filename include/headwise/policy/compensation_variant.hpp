@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "headwise/policy/compensation.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"
+#include "headwise/store/row_sums.hpp"
 
 namespace headwise {
 inline namespace HEADWISE_ISA {
@@ -62,6 +64,14 @@ class compensation_variant {
                                 float* value_out) noexcept {
     return std::visit([&](const auto& of) { return of.compensation.evaluate(of.summary, query, params, value_out); },
                       s);
+  }
+  static std::optional<folded_bounds> bounds(const summary& s, const float* query, const attention_params& params,
+                                             double* least, double* most) noexcept {
+    return std::visit(
+        [&](const auto& of) { return detail::bounds_of(of.compensation, of.summary, query, params, least, most); }, s);
+  }
+  static const row_sums* sums(const summary& s) noexcept {
+    return std::visit([](const auto& of) { return detail::sums_of(of.compensation, of.summary); }, s);
   }
 
   const char* name() const noexcept {

@@ -23,6 +23,7 @@ struct mean_compensation {
   }
   static std::size_t folded(const summary& sums) noexcept { return sums.count(); }
   static std::size_t bytes(const summary& sums) noexcept { return sums.bytes(); }
+  static const row_sums* sums(const summary& sums) noexcept { return &sums; }
 
   /// s q.k_hat and ln D.
   static summary_logit weight(const row_sums& sums, const float* query) noexcept {

@@ -108,6 +108,7 @@ struct moment_compensation {
   }
   static std::size_t folded(const summary& moments) noexcept { return moments.sums().count(); }
   static std::size_t bytes(const summary& moments) noexcept { return moments.bytes(); }
+  static const row_sums* sums(const summary& moments) noexcept { return &moments.sums(); }
 
   static summary_logit evaluate(const summary& moments, const float* query, const attention_params& params,
                                 float* value_out) noexcept {
