@@ -117,6 +117,23 @@ session_options session_of(const common_options& common, cache_format rows) {
   return options;
 }
 
+headwise::token_view part_of(headwise::token_view view, std::size_t first, std::size_t count) {
+  const std::size_t element = view.type == headwise::element_type::f32 ? 4 : 2;
+  view.data = static_cast<const std::byte*>(view.data) + first * view.token_stride * element;
+  view.tokens = count;
+  return view;
+}
+
+/// Some tokens of a chunk.
+attention_call part_of(attention_call call, std::size_t first, std::size_t count) {
+  call.q = part_of(call.q, first, count);
+  call.k = part_of(call.k, first, count);
+  call.v = part_of(call.v, first, count);
+  call.out.data += first * call.out.token_stride;
+  call.out.tokens = count;
+  return call;
+}
+
 }  // namespace
 
 runner::runner(const common_options& options)
@@ -127,17 +144,29 @@ runner::runner(const common_options& options)
   if (options.threads != 0) executor_.threads = options.threads;
 }
 
-any_cache runner::full_cache(headwise::when_to_compress when) const {
+any_cache runner::full_cache(headwise::when_to_compress when, const headwise::cache_options& options) const {
   return any_cache(headwise::head_plan(shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
-                   headwise::no_compensation{}, when, options_.format());
+                   headwise::no_compensation{}, when, options_.format(), options);
 }
 
 logit_rows runner::decode(any_cache& cache, token_span tokens, logits_of wanted, const progress& report) {
+  return decode_by(tokens.size(), cache, tokens, wanted, report);
+}
+
+logit_rows runner::verify(any_cache& cache, token_span tokens) {
+  return decode_by(1, cache, tokens, logits_of::all, {});
+}
+
+logit_rows runner::decode_by(std::size_t step, any_cache& cache, token_span tokens, logits_of wanted,
+                             const progress& report) {
   const auto start = std::chrono::steady_clock::now();
   const auto hook = [&](const attention_call& call) {
     const auto entered = std::chrono::steady_clock::now();
-    cache.append(call.layer, call.k, call.v);
-    headwise::attend(cache, call.layer, call.q, call.out, schedule_, executor_, call.params);
+    for (std::size_t first = 0; first < call.q.tokens; first += step) {
+      const attention_call part = part_of(call, first, std::min(step, call.q.tokens - first));
+      cache.append(part.layer, part.k, part.v);
+      headwise::attend(cache, part.layer, part.q, part.out, schedule_, executor_, part.params);
+    }
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - entered).count();
   };
   logit_rows logits = session_.decode(tokens, cache.length(), hook, wanted, report);

@@ -96,20 +96,26 @@ class runner {
   std::size_t own_cache_bytes() const { return session_.cache_bytes(); }
 
   /// A cache of no tokens that keeps everything, to be prefilled and then copied `with` other policies.
-  any_cache full_cache(headwise::when_to_compress when = headwise::when_to_compress::after_prompt) const;
+  any_cache full_cache(headwise::when_to_compress when = headwise::when_to_compress::after_prompt,
+                       const headwise::cache_options& options = {}) const;
 
   /// Runs tokens after those the cache has seen; each layer's keys and values go into the cache, and the attention
   /// comes from it.
   logit_rows decode(any_cache& cache, token_span tokens, logits_of wanted = logits_of::last,
                     const progress& report = {});
 
-  /// Seconds spent in the cache and its attention, in all decode() calls so far.
+  /// The same in one pass of llama.cpp, but as if the tokens came one by one: rows leave, and each token attends,
+  /// before the next is appended. All logits: what drafted tokens are verified with.
+  logit_rows verify(any_cache& cache, token_span tokens);
+
+  /// Seconds spent in the cache and its attention, in all calls so far.
   double attention_seconds() const noexcept { return attention_seconds_; }
 
   /// Prefills a probe and scores its heads.
   headwise::head_scores score(const headwise::repeated_tokens& probe, const progress& report = {});
 
  private:
+  logit_rows decode_by(std::size_t step, any_cache& cache, token_span tokens, logits_of wanted, const progress& report);
   void watch_speed(std::size_t tokens, double seconds);
 
   common_options options_;

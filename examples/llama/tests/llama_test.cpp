@@ -23,25 +23,14 @@
 #include "headwise/cache/kv_cache.hpp"
 #include "headwise/core/error.hpp"
 #include "llama.h"
+#include "model.hpp"
 #include "seam.hpp"
 
 namespace {
 
 using namespace headwise_llama;
+using namespace headwise_llama::test;
 namespace fs = std::filesystem;
-
-std::string model_path() {
-  const char* path = std::getenv("HEADWISE_MODEL");
-  return path ? path : "";
-}
-
-/// A folder for models made here; the float32 copy in it is large and made once.
-fs::path scratch() {
-  const char* chosen = std::getenv("HEADWISE_TEST_DIR");
-  const fs::path folder = chosen ? fs::path(chosen) : fs::temp_directory_path() / "headwise_llama_test";
-  fs::create_directories(folder);
-  return folder;
-}
 
 const engine& quantised_model() {
   static const engine model(model_path());
@@ -49,11 +38,7 @@ const engine& quantised_model() {
 }
 
 const engine& f32_model() {
-  static const engine model([] {
-    const fs::path copy = scratch() / (fs::path(model_path()).stem().string() + ".F32.gguf");
-    if (!fs::exists(copy)) write_f32_copy(model_path(), copy.string());
-    return copy.string();
-  }());
+  static const engine model(f32_path());
   return model;
 }
 
@@ -63,12 +48,6 @@ std::vector<token> random_tokens(const engine& model, std::size_t count) {
   std::vector<token> tokens(count);
   for (token& id : tokens) id = ordinary[random() % ordinary.size()];
   return tokens;
-}
-
-float largest_difference(const float* a, const float* b, std::size_t count) {
-  float largest = 0.0F;
-  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(a[i] - b[i]));
-  return largest;
 }
 
 /// Attention as the textbook has it, in double precision: every key and value kept as it came.
@@ -431,23 +410,6 @@ using executor = headwise::serial;
 constexpr std::size_t checkpoints[] = {100, 1000, 4000};
 constexpr std::size_t rows_each = 16;  // the tokens up to a checkpoint that are compared
 
-/// Plain sentences, the same in every run: random tokens would leave the greedy text to chance.
-std::vector<token> story(const engine& model) {
-  const char* const subjects[] = {"The miller", "A young sailor", "My neighbour", "The old teacher", "Her sister"};
-  const char* const verbs[] = {"carried", "painted", "forgot", "sold", "repaired", "described"};
-  const char* const objects[] = {"the wooden boat", "a letter from home", "the garden gate", "seven red apples"};
-  std::mt19937 random(11);
-  const auto any = [&](const auto& words) { return words[random() % std::size(words)]; };
-  std::string text;
-  std::vector<token> tokens;
-  while (tokens.size() <= checkpoints[2]) {
-    for (int i = 0; i < 200; ++i) text += std::string(any(subjects)) + " " + any(verbs) + " " + any(objects) + ". ";
-    tokens = model.tokenize(text, /*add_special*/ true, /*parse_special*/ false);
-  }
-  tokens.resize(checkpoints[2] + 1);
-  return tokens;
-}
-
 /// What a way of decoding says up to the checkpoints, and the text it goes on with.
 struct trace {
   std::vector<logit_rows> at;
@@ -457,7 +419,7 @@ struct trace {
 /// `decode(tokens, position, wanted)` continues a sequence.
 template <class Decode>
 trace follow(const engine& model, std::size_t text_length, const Decode& decode) {
-  const std::vector<token> tokens = story(model);
+  const std::vector<token> tokens = story(model, checkpoints[2] + 1);
   trace found;
   std::size_t position = 0;
   for (const std::size_t checkpoint : checkpoints) {
