@@ -44,10 +44,9 @@ void run(const options& chosen) {
   if (!chosen.output.empty()) folder.emplace(chosen.output);
   runner model(chosen.common);
   const engine& engine = model.model();
-  policies chosen_policies{headwise::head_plan(model.shape(), headwise::head_role::retrieval),
-                           headwise::unlimited_budget{}, headwise::no_compensation{}};
+  policies chosen_policies = full_policies(engine);
   if (!chosen.full) {
-    const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
+    const headwise::plan_file plan = plan_for(engine, chosen.plan);
     chosen_policies = {plan.plan, plan.budget, chosen.common.chosen_compensation()};
   }
 

@@ -40,7 +40,7 @@ void run(const options& chosen) {
   if (!chosen.output.empty()) folder.emplace(chosen.output);
   const std::vector<method> methods = methods_named(chosen.methods);
   runner model(chosen.common);
-  const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
+  const headwise::plan_file plan = plan_for(model.model(), chosen.plan);
   const std::size_t stretch = chosen.length + chosen.tokens;
   if (stretch > model.model().context_length())
     headwise::detail::fail("--length: found ", chosen.length, ", and ", chosen.tokens,

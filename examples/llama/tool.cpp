@@ -99,6 +99,32 @@ output_folder::output_folder(const std::string& path) : path_(path) {
   check_writable(file("trial"));
 }
 
+namespace {
+
+/// `found` is a plan or scores: both know windows.
+template <class Found>
+void check_windows(const engine& model, const std::string& path, const Found& found) {
+  const headwise::head_plan expected = model.plan(headwise::head_role::retrieval);
+  for (std::size_t layer = 0; layer < model.shape().layers; ++layer)
+    if (found.window(layer) != expected.window(layer))
+      headwise::detail::fail(path, ": is for another model: found a window of ", found.window(layer),
+                             " tokens in layer ", layer, ", expected ", expected.window(layer), " (0: none)");
+}
+
+}  // namespace
+
+headwise::plan_file plan_for(const engine& model, const std::string& path) {
+  headwise::plan_file file = headwise::read_plan(path, &model.shape());
+  check_windows(model, path, file.plan);
+  return file;
+}
+
+headwise::head_scores profile_for(const engine& model, const std::string& path) {
+  headwise::head_scores scores = headwise::read_profile(path, &model.shape());
+  check_windows(model, path, scores);
+  return scores;
+}
+
 void say_if_nothing_folds(const headwise::plan_file& plan, std::size_t length) {
   const std::size_t sinks = plan.plan.sinks();
   const std::size_t recent = plan.budget({}, length);
@@ -145,8 +171,8 @@ runner::runner(const common_options& options)
 }
 
 any_cache runner::full_cache(headwise::when_to_compress when, const headwise::cache_options& options) const {
-  return any_cache(headwise::head_plan(shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
-                   headwise::no_compensation{}, when, options_.format(), options);
+  const policies keep = full_policies(engine_);
+  return any_cache(keep.plan, keep.budget, keep.compensation, when, options_.format(), options);
 }
 
 logit_rows runner::decode(any_cache& cache, token_span tokens, logits_of wanted, const progress& report) {
@@ -180,7 +206,11 @@ headwise::head_scores runner::score(const headwise::repeated_tokens& probe, cons
   const auto hook = [&](const attention_call& call) {
     cache.append(call.layer, call.k, call.v);
     headwise::attend(cache, call.layer, call.q, call.out, schedule_, executor_, call.params);
-    if (!scorer) scorer.emplace(shape(), probe, call.params);
+    if (!scorer) {
+      scorer.emplace(shape(), probe, call.params);
+      for (std::size_t layer = 0; layer < shape().layers; ++layer)
+        if (cache.window(layer) != 0) scorer->set_window(layer, cache.window(layer));
+    }
     scorer->observe(call.layer, call.q, call.k, executor_);
   };
   session exact(engine_, session_of(options_, cache_format::f32));  // scores are of the keys as the model made them
@@ -196,6 +226,10 @@ void runner::watch_speed(std::size_t tokens, double seconds) {
                "%s s a token: if other programs keep the cores busy, OMP_WAIT_POLICY=passive in the environment makes "
                "waiting threads sleep instead of spin\n",
                fixed(seconds / static_cast<double>(tokens), 1).c_str());
+}
+
+policies full_policies(const engine& model) {
+  return {model.plan(headwise::head_role::retrieval), headwise::unlimited_budget{}, headwise::no_compensation{}};
 }
 
 any_cache copy_with(const any_cache& full, const policies& chosen) {

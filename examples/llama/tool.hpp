@@ -81,6 +81,10 @@ class output_folder {
 /// Refuses a file that could not be written later.
 void check_writable(const std::string& file);
 
+/// A plan or a profile for a model: of its shape and with its windows, or refused.
+headwise::plan_file plan_for(const engine& model, const std::string& path);
+headwise::head_scores profile_for(const engine& model, const std::string& path);
+
 /// Says so on standard error where sinks and window hold a whole context, since every method then keeps the same rows.
 void say_if_nothing_folds(const headwise::plan_file& plan, std::size_t length);
 
@@ -126,6 +130,9 @@ class runner {
   double attention_seconds_ = 0.0;
   bool warned_ = false;
 };
+
+/// What keeps every row that the model sees.
+policies full_policies(const engine& model);
 
 /// A copy of a cache under a method's plan and policies; compressed_copy also lets rows leave.
 any_cache copy_with(const any_cache& full, const policies& chosen);

@@ -624,7 +624,6 @@ TEST_F(llama, ModelsOfOtherKindsAreRefusedByTheirFields) {
   expect_refused(unnamed.write(), "general.architecture");
 
   expect_refused(changed_model("alibi").set("attention.max_alibi_bias", 8).write(), "max_alibi_bias is 8");
-  expect_refused(changed_model("window").set("attention.sliding_window", 1024).write(), "sliding_window is 1024");
   expect_refused(changed_model("latent").set("attention.kv_lora_rank", 512).write(), "kv_lora_rank is 512");
   expect_refused(changed_model("recurrent").set("ssm.state_size", 16).write(), "ssm.state_size is 16");
   expect_refused(changed_model("shared").set("attention.shared_kv_layers", 10).write(), "shared_kv_layers is 10");
@@ -644,17 +643,6 @@ TEST_F(llama, ModelsOfOtherKindsAreRefusedByTheirFields) {
 
   expect_refused(changed_model("sinks").add_tensor("blk.0.attn_sinks.weight").path(), "attention sinks");
   expect_refused(changed_model("longrope").add_tensor("rope_factors_long.weight").path(), "depend on the context size");
-}
-
-TEST_F(llama, WindowsThatAreOffAreNoReasonToRefuse) {
-  // Without tensors these cannot load: what counts is that the window is not the reason.
-  const auto reason = [](changed_model& model) { return refusal(model.write()); };
-  const std::uint32_t context = static_cast<std::uint32_t>(quantised_model().context_length());
-  EXPECT_EQ(reason(changed_model("whole").set("attention.sliding_window", context)).find("sliding"), std::string::npos);
-  EXPECT_EQ(reason(changed_model("zero").set("attention.sliding_window", 0)).find("sliding"), std::string::npos);
-  changed_model off("pattern_off");
-  off.set("attention.sliding_window", 1024).set("attention.sliding_window_pattern", 0);
-  EXPECT_EQ(reason(off).find("sliding"), std::string::npos);
 }
 
 }  // namespace
