@@ -101,8 +101,8 @@ std::string over_stock(const std::vector<contest>& rows, double value, int threa
 
 /// The prompt and the tokens that are decoded after it: the same for everybody.
 std::vector<token> text_tokens(const options& chosen) {
-  const engine model(chosen.task.common.model);           // let go before anything is measured
-  headwise::read_plan(chosen.task.plan, &model.shape());  // refused here, before anything runs
+  const engine model(chosen.task.common.model);  // let go before anything is measured
+  plan_for(model, chosen.task.plan);             // refused here, before anything runs
   const std::size_t limit = model.context_length();
   const std::size_t length = chosen.task.length;
   const std::size_t decode = chosen.task.decode;

@@ -71,13 +71,12 @@ class ours : public contender {
  public:
   explicit ours(const bench_task& task)
       : runner_(task.common),
-        policies_{headwise::head_plan(runner_.shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
-                  headwise::no_compensation{}},
+        policies_(full_policies(runner_.model())),
         when_(task.when == "every_append" ? headwise::when_to_compress::every_append
                                           : headwise::when_to_compress::after_prompt),
         cache_(runner_.full_cache()) {
     if (task.engine == "full") return;
-    const headwise::plan_file plan = headwise::read_plan(task.plan, &runner_.shape());
+    const headwise::plan_file plan = plan_for(runner_.model(), task.plan);
     policies_ = {plan.plan, plan.budget, task.common.chosen_compensation()};
   }
 

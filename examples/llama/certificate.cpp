@@ -52,7 +52,7 @@ void run(const options& chosen) {
   if (!chosen.output.empty()) folder.emplace(chosen.output);
   runner model(chosen.common);
   const headwise::model_shape& shape = model.shape();
-  const headwise::plan_file plan = headwise::read_plan(chosen.plan, &shape);
+  const headwise::plan_file plan = plan_for(model.model(), chosen.plan);
   const auto contexts = haystack_contexts(model.model(), chosen.file, chosen.length, chosen.tokens, chosen.contexts);
   const headwise::bounded_compensation<headwise::any_compensation> compensation(chosen.common.chosen_compensation());
 

@@ -228,7 +228,7 @@ headwise::model_shape check_supported(const std::string& path, const metadata& f
   if (shape.layers > most_layers)
     refuse(path, file.field("block_count") + " is " + std::to_string(shape.layers) + ", expected at most " +
                      std::to_string(most_layers));
-  const std::size_t context = file.required("context_length");
+  static_cast<void>(file.required("context_length"));
   shape.query_heads = file.required("attention.head_count");
   shape.kv_heads = file.same_everywhere("attention.head_count_kv");
   if (shape.kv_heads == 0) shape.kv_heads = shape.query_heads;
@@ -239,14 +239,14 @@ headwise::model_shape check_supported(const std::string& path, const metadata& f
   };
   shape.head_dim = row("attention.key_length");
   shape.value_dim = row("attention.value_length");
-
-  // A pattern says which layers have the window; all zeros: none has. A window as long as the context is none.
-  const std::vector<double> pattern = file.numbers("attention.sliding_window_pattern");
-  const bool windowed = pattern.empty() || std::any_of(pattern.begin(), pattern.end(), [](double p) { return p != 0; });
-  for (const double window : file.numbers("attention.sliding_window"))
-    if (windowed && window > 0 && window < static_cast<double>(context))
-      refuse(path, file.field("attention.sliding_window") + " is " + metadata::whole(window) + " in a context of " +
-                       std::to_string(context) + ": expected layers that see all of it");
+  const auto same_in_windows = [&](const char* name, std::size_t elsewhere) {
+    const std::size_t length = file.same_everywhere(name);
+    if (length != 0 && length != elsewhere)
+      refuse(path, file.field(name) + " is " + std::to_string(length) + ", and " + std::to_string(elsewhere) +
+                       " in layers without a window, expected rows of one size");
+  };
+  same_in_windows("attention.key_length_swa", shape.head_dim);
+  same_in_windows("attention.value_length_swa", shape.value_dim);
   return shape;
 }
 
@@ -265,6 +265,7 @@ llama_context_params context_params(std::size_t cells, std::size_t chunk, int th
   params.n_threads = params.n_threads_batch = thread_count(threads);
   params.offload_kqv = false;
   params.op_offload = false;
+  params.swa_full = false;  // layers with a window have no more cells than they need
   return params;
 }
 
@@ -278,11 +279,18 @@ detail::context_handle make_context(const engine& model, const llama_context_par
 
 ggml_type ggml_type_of(cache_format format) { return format == cache_format::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16; }
 
-/// All cells of llama.cpp's own cache: keys and values of every KV head.
+/// All cells of llama.cpp's own cache: keys and values of every KV head. Layers with a window have their own cache of
+/// as many cells as window and chunk need, in whole 256 (llama-kv-cache-iswa.cpp).
 std::size_t own_cache_bytes(const engine& model, const llama_context& context, ggml_type type) {
   const headwise::model_shape& shape = model.shape();
-  return std::size_t{llama_n_ctx(&context)} * shape.heads() * (shape.key_size() + shape.value_size()) *
-         ggml_type_size(type);
+  const headwise::head_plan plan = model.plan(headwise::head_role::retrieval);
+  const std::size_t all = llama_n_ctx(&context);
+  std::size_t cells = 0;
+  for (std::size_t layer = 0; layer < shape.layers; ++layer) {
+    const std::size_t needed = (plan.window(layer) + llama_n_ubatch(&context) + 255) / 256 * 256;
+    cells += plan.window(layer) == 0 ? all : std::min(all, needed);
+  }
+  return cells * shape.kv_heads * (shape.key_size() + shape.value_size()) * ggml_type_size(type);
 }
 
 void check_tokens(const engine& model, token_span tokens, std::size_t first_position) {
@@ -369,16 +377,28 @@ engine::engine(const std::string& path, const engine_options& options) : path_(p
     refuse(path, "it has recurrent layers, expected attention in every layer");
   if (llama_model_has_encoder(handle()) || !llama_model_has_decoder(handle()) || llama_model_is_diffusion(handle()))
     refuse(path, "expected a model that only decodes, from left to right");
-  const auto window = static_cast<std::size_t>(std::max(0, llama_model_n_swa(handle())));
-  if (window != 0 && window < context_length())
-    refuse(path, "it has sliding windows of " + std::to_string(window) + " tokens in a context of " +
-                     std::to_string(context_length()) + ", expected layers that see all of it");
   shape_.layers = static_cast<std::size_t>(llama_model_n_layer(handle()));  // without layers that only draft tokens
+  windows_.assign(shape_.layers, 0);
   try {
     headwise::check(shape_);
+    // A window as long as the context is none.
+    const auto window = static_cast<std::size_t>(std::max(0, llama_model_n_swa(handle())));
+    const std::vector<double> pattern = file.numbers("attention.sliding_window_pattern");
+    if (window != 0 && pattern.size() > 1 &&
+        std::all_of(pattern.begin(), pattern.end(), [](double p) { return p == 0; }))
+      refuse(path, file.field("attention.sliding_window_pattern") + " names no layer, with windows of " +
+                       std::to_string(window) + " tokens: llama.cpp would abort");
+    if (window < context_length()) windows_ = windows_of(handle(), shape_);
   } catch (const headwise::error& wrong) {
     refuse(path, wrong.what());
   }
+}
+
+headwise::head_plan engine::plan(headwise::head_role role) const {
+  headwise::head_plan plan(shape_, role);
+  for (std::size_t layer = 0; layer < windows_.size(); ++layer)
+    if (windows_[layer] != 0) plan.set_window(layer, windows_[layer]);
+  return plan;
 }
 
 std::string engine::description() const {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "headwise/core/head_plan.hpp"
 #include "headwise/core/model_shape.hpp"
 #include "seam.hpp"
 
@@ -69,6 +70,8 @@ class engine {
 
   const std::string& path() const noexcept { return path_; }
   const headwise::model_shape& shape() const noexcept { return shape_; }
+  /// A plan with the model's own windows, and all other heads in one role.
+  headwise::head_plan plan(headwise::head_role role) const;
   std::string description() const;     ///< the name in the file, else kind, size and weight format
   std::size_t context_length() const;  ///< tokens the model was trained for
   std::size_t vocabulary_size() const;
@@ -102,6 +105,7 @@ class engine {
 
   std::string path_;
   headwise::model_shape shape_;
+  std::vector<std::size_t> windows_;  // of each layer, 0: it sees everything
   std::unique_ptr<llama_model, free_model> model_;
 };
 

@@ -16,8 +16,16 @@ using headwise::head_id;
 using headwise::head_plan;
 using headwise::head_role;
 
+/// The windows of a plan's model, and all other heads in one role.
+head_plan all_heads(const head_plan& plan, head_role role) {
+  head_plan all(plan.shape(), role, plan.sinks());
+  for (std::size_t layer = 0; layer < plan.shape().layers; ++layer)
+    if (plan.window(layer) != 0) all.set_window(layer, plan.window(layer));
+  return all;
+}
+
 policies full(const method_input& in) {
-  return {head_plan(in.file.plan.shape(), head_role::retrieval), in.file.budget, headwise::no_compensation{}};
+  return {all_heads(in.file.plan, head_role::retrieval), in.file.budget, headwise::no_compensation{}};
 }
 policies razor(const method_input& in) { return {in.file.plan, in.file.budget, in.compensation}; }
 policies none(const method_input& in) { return {in.file.plan, in.file.budget, headwise::no_compensation{}}; }
@@ -26,12 +34,12 @@ policies moment(const method_input& in) { return {in.file.plan, in.file.budget, 
 /// As many retrieval heads as the plan has, anywhere.
 policies random_heads(const method_input& in) {
   const headwise::model_shape& shape = in.file.plan.shape();
-  head_plan plan(shape, head_role::local, in.file.plan.sinks());
+  head_plan plan = all_heads(in.file.plan, head_role::local);
   std::mt19937_64 random(in.seed);
   for (std::size_t left = in.file.plan.retrieval_heads().size(); left != 0;) {
     const std::size_t i = static_cast<std::size_t>(random() % shape.heads());
     const head_id head{i / shape.kv_heads, i % shape.kv_heads};
-    if (plan.role(head) == head_role::retrieval) continue;
+    if (plan.role(head) != head_role::local) continue;
     plan.set(head, head_role::retrieval);
     --left;
   }
@@ -41,20 +49,27 @@ policies random_heads(const method_input& in) {
 /// StreamingLLM: no retrieval heads, nothing for what left, and a window that spends the plan's bytes on all heads
 /// alike.
 policies local(const method_input& in) {
-  const headwise::model_shape& shape = in.file.plan.shape();
   const std::size_t sinks = in.file.plan.sinks();
   const std::size_t retrieval = in.file.plan.retrieval_heads().size();
+  const std::size_t heads = std::max<std::size_t>(1, heads_in_full(in.file.plan));
   const headwise::razor_budget budget = in.file.budget;
   const auto window = [=](head_id head, std::size_t tokens) {
     const std::size_t recent = std::min(budget(head, tokens), tokens);
     const std::size_t kept = std::min(tokens, sinks + recent);
-    const std::size_t rows = (retrieval * tokens + (shape.heads() - retrieval) * kept) / shape.heads();
+    const std::size_t rows = (retrieval * tokens + (heads - retrieval) * kept) / heads;
     return rows > sinks ? rows - sinks : 1;
   };
-  return {head_plan(shape, head_role::local, sinks), window, headwise::no_compensation{}};
+  return {all_heads(in.file.plan, head_role::local), window, headwise::no_compensation{}};
 }
 
 }  // namespace
+
+std::size_t heads_in_full(const head_plan& plan) {
+  std::size_t heads = 0;
+  for (std::size_t layer = 0; layer < plan.shape().layers; ++layer)
+    heads += plan.window(layer) == 0 ? plan.shape().kv_heads : 0;
+  return heads;
+}
 
 const std::vector<method>& all_methods() {
   static const std::vector<method> methods = {
@@ -84,8 +99,7 @@ std::vector<method> methods_named(const std::vector<std::string>& names) {
   return chosen;
 }
 
-method other_plan(const std::string& path, const headwise::model_shape& shape) {
-  const headwise::plan_file file = headwise::read_plan(path, &shape);
+method other_plan(const std::string& path, const headwise::plan_file& file) {
   return {std::filesystem::path(path).stem().string(), "the plan of " + path, [file](const method_input& in) {
             return policies{file.plan, file.budget, in.compensation};
           }};

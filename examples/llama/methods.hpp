@@ -43,7 +43,10 @@ const std::vector<method>& all_methods();
 /// first: the others are compared with it.
 std::vector<method> methods_named(const std::vector<std::string>& names);
 
+/// KV heads of the layers that see everything: those that a plan decides about.
+std::size_t heads_in_full(const headwise::head_plan& plan);
+
 /// Another plan, as a method named after its file: published.tsv becomes "published".
-method other_plan(const std::string& path, const headwise::model_shape& shape);
+method other_plan(const std::string& path, const headwise::plan_file& file);
 
 }  // namespace headwise_llama

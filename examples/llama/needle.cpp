@@ -92,8 +92,9 @@ void run(const options& chosen) {
   const output_folder folder(chosen.output);
   std::vector<method> methods = methods_named(chosen.methods);
   runner model(chosen.common);
-  const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
-  for (const std::string& other : chosen.other_plans) methods.push_back(other_plan(other, model.shape()));
+  const headwise::plan_file plan = plan_for(model.model(), chosen.plan);
+  for (const std::string& other : chosen.other_plans)
+    methods.push_back(other_plan(other, plan_for(model.model(), other)));
   const std::vector<std::string> sentences = haystack_sentences(chosen.haystack);
   const std::size_t longest = *std::max_element(chosen.lengths.begin(), chosen.lengths.end());
   if (longest + 128 > model.model().context_length())

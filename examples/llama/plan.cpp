@@ -100,7 +100,7 @@ class needle_check {
 template <class Rule>
 headwise::head_plan run_recipe(const options& chosen, const Rule& rule) {
   runner model(chosen.common);
-  const headwise::head_scores scores = headwise::read_profile(chosen.profile, &model.shape());
+  const headwise::head_scores scores = profile_for(model.model(), chosen.profile);
   needle_check check(chosen, model);
   headwise::recipe recipe;
   recipe.limit = chosen.limit;
@@ -134,16 +134,22 @@ void run(const options& chosen) {
                         {"profile", chosen.profile}});
 
   const auto heads = plan.retrieval_heads();
-  const auto share = static_cast<double>(heads.size()) / static_cast<double>(plan.shape().heads());
-  std::printf("%zu of %zu KV heads are retrieval heads (%s %%):", heads.size(), plan.shape().heads(),
-              fixed(100 * share, 1).c_str());
+  const std::size_t in_full = heads_in_full(plan);
+  std::printf(
+      "%zu of %zu KV heads are retrieval heads (%s %%):", heads.size(), in_full,
+      fixed(in_full == 0 ? 0 : 100.0 * static_cast<double>(heads.size()) / static_cast<double>(in_full), 1).c_str());
   for (const headwise::head_id head : heads) std::printf(" %zu.%zu", head.layer, head.kv_head);
+  if (in_full != plan.shape().heads())
+    std::printf("\n%zu more lie in layers where the model itself sees only a window", plan.shape().heads() - in_full);
   std::printf("\n\nRows that such a cache holds, beside one of every row:\n");
   table ratios({"tokens", "recent", "folded", "share_of_rows", "smaller_by"});
   for (const std::size_t tokens : std::vector<std::size_t>{1024, 4096, 8192, 16384, 32768, 131072}) {
     const std::size_t recent = std::min(chosen.budget({}, tokens), tokens);
     const std::size_t kept = std::min(tokens, chosen.sinks + recent + (chosen.sinks + recent < tokens ? 1 : 0));
-    const double rows = share + (1 - share) * static_cast<double>(kept) / static_cast<double>(tokens);
+    std::size_t held = heads.size() * tokens + (in_full - heads.size()) * kept;
+    for (std::size_t layer = 0; layer < plan.shape().layers; ++layer)
+      held += plan.shape().kv_heads * std::min(tokens, plan.window(layer));
+    const double rows = static_cast<double>(held) / static_cast<double>(plan.shape().heads() * tokens);
     ratios.add({std::to_string(tokens), std::to_string(recent),
                 std::to_string(tokens - std::min(tokens, chosen.sinks + recent)), fixed(rows, 3),
                 fixed(1 / rows, 2) + "x"});

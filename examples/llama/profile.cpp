@@ -69,6 +69,9 @@ void run(const options& chosen) {
                             : probe_from_file(chosen.tokens, chosen.repeats, model.model().vocabulary_size());
   std::printf("%s: %s\nprobe: %zu tokens x %zu%s\n", model.model().path().c_str(), to_string(shape).c_str(),
               probe.block(), probe.repeats(), probe.prefix_length() == 0 ? "" : " after one prefix token");
+  const std::size_t in_full = heads_in_full(model.model().plan(headwise::head_role::local));
+  if (in_full != shape.heads())
+    std::printf("%zu layers see only a window, and are not scored\n", shape.layers - in_full / shape.kv_heads);
 
   progress_line line("profile: tokens", chosen.common.quiet);
   const headwise::head_scores scores =

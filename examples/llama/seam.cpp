@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "seam.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "headwise/core/error.hpp"
 #include "llama.h"
@@ -76,7 +79,125 @@ std::string rows_of(std::size_t heads, std::size_t dim) {
   return std::to_string(heads) + " heads of " + std::to_string(dim) + " elements";
 }
 
+// --- windows --------------------------------------------------------------------------------------------------------
+
+/// How many cells the first query of a mask sees: none of the others has -infinity, and none of these anything but 0.
+std::size_t cells_seen(std::size_t layer, const ggml_tensor* mask) {
+  if (mask == nullptr) refuse(layer, "attends without a mask");
+  check_host(layer, *mask, "masks");
+  std::size_t seen = 0;
+  for (std::size_t cell = 0; cell < extent(*mask, 0); ++cell) {
+    if (mask->type == GGML_TYPE_F16)
+      seen += static_cast<const std::uint16_t*>(mask->data)[cell] == 0;
+    else if (mask->type == GGML_TYPE_F32)
+      seen += static_cast<const float*>(mask->data)[cell] == 0.0F;
+    else
+      refuse(layer, std::string("masks are ") + ggml_type_name(mask->type) + ", expected f32 or f16");
+  }
+  return seen;
+}
+
+/// Runs graphs of which nothing is computed, and looks at the masks of the last: they are inputs, set before.
+class mask_reader {
+ public:
+  /// Cells that the last token of the last run saw, by layer; 0: not known.
+  std::vector<std::size_t> seen;
+
+  explicit mask_reader(std::size_t layers) : seen(layers) {}
+
+  void install(llama_context_params& params) {
+    params.cb_eval = callback;
+    params.cb_eval_user_data = this;
+  }
+  void run(llama_context& context, llama_pos position, std::size_t tokens) {
+    std::fill(seen.begin(), seen.end(), 0);
+    std::vector<llama_token> ids(tokens, 0);  // which they are does not matter
+    std::vector<llama_pos> positions(tokens);
+    for (llama_pos& each : positions) each = position++;
+    std::vector<std::int32_t> counts(tokens, 1);
+    llama_seq_id sequence = 0;
+    std::vector<llama_seq_id*> sequences(tokens, &sequence);
+    std::vector<std::int8_t> no_logits(tokens, 0);
+    llama_batch batch = {};
+    batch.n_tokens = static_cast<std::int32_t>(tokens);
+    batch.token = ids.data();
+    batch.pos = positions.data();
+    batch.n_seq_id = counts.data();
+    batch.seq_id = sequences.data();
+    batch.logits = no_logits.data();
+    const int failed = llama_decode(&context, batch);
+    llama_synchronize(&context);
+    for (const auto& [node, op] : left_out_) node->op = op;  // llama.cpp may use the graph again
+    left_out_.clear();
+    if (error_) std::rethrow_exception(error_);
+    if (failed != 0) throw headwise::error("llama.cpp cannot run it to show its windows");
+  }
+
+ private:
+  static bool callback(ggml_tensor* node, bool ask, void* self) noexcept {
+    mask_reader& reader = *static_cast<mask_reader*>(self);
+    try {
+      if (ask) reader.look_at(*node);
+    } catch (...) {
+      reader.error_ = std::current_exception();
+    }
+    return !ask;
+  }
+  void look_at(ggml_tensor& node) {
+    if (node.op == GGML_OP_FLASH_ATTN_EXT) {
+      const auto layer = cache_layer(original(node.src[1]), key_cache);
+      if (layer && *layer < seen.size()) seen[*layer] = cells_seen(*layer, original(node.src[3]));
+    }
+    left_out_.emplace_back(&node, node.op);
+    node.op = GGML_OP_NONE;
+  }
+
+  std::vector<std::pair<ggml_tensor*, ggml_op>> left_out_;
+  std::exception_ptr error_;
+};
+
 }  // namespace
+
+std::vector<std::size_t> windows_of(llama_model* model, const headwise::model_shape& shape) {
+  const llama_pos window = llama_model_n_swa(model);
+  std::vector<std::size_t> windows(shape.layers, 0);
+  if (window <= 0) return windows;
+  if (window < 3) throw headwise::error("it has windows of " + std::to_string(window) + " tokens, expected at least 3");
+
+  constexpr llama_pos chunk = 128;
+  mask_reader reader(shape.layers);
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = 4 * chunk;
+  params.n_batch = params.n_ubatch = chunk;
+  params.n_seq_max = 1;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  params.offload_kqv = params.op_offload = false;
+  reader.install(params);
+  const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model, params), llama_free);
+  if (!context) throw headwise::error("llama.cpp cannot make a context to show its windows");
+
+  // Tokens at 0, 1 and window - 1 (those between must come, and may go), seen from the position `window`: a layer that
+  // sees everything sees the three and itself, a window all but the first. A cell that no window reaches any more may
+  // be used again, so cells are counted, not named.
+  for (llama_pos position = 0; position < window;) {
+    const llama_pos count = std::min(chunk, window - position);
+    reader.run(*context, position, static_cast<std::size_t>(count));
+    position += count;
+    llama_memory_seq_rm(llama_get_memory(context.get()), 0, 2, position - 1);
+  }
+  reader.run(*context, window, 1);
+  for (std::size_t layer = 0; layer < shape.layers; ++layer) {
+    constexpr std::size_t whole = 4;
+    const std::size_t seen = reader.seen[layer];
+    if (seen == 0) refuse(layer, "no flash attention over keys of its own, expected it in every layer");
+    if (seen == whole - 1)
+      windows[layer] = static_cast<std::size_t>(window);
+    else if (seen != whole)
+      refuse(layer, "a token at position " + std::to_string(window) + " does not see the newest " +
+                        std::to_string(window) + " (windows that are chunks, or look both ways)");
+  }
+  return windows;
+}
 
 void seam::install(llama_context_params& params, headwise::element_type rows) {
   if (rows == headwise::element_type::bf16)  // llama.cpp would take it, but no hook asks for it

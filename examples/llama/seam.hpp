@@ -16,6 +16,7 @@
 
 struct ggml_tensor;
 struct llama_context_params;
+struct llama_model;
 
 namespace headwise_llama {
 
@@ -33,11 +34,16 @@ struct attention_call {
 /// Owns the KV cache in llama.cpp's place: keeps k and v, attends, writes all of `out`. May throw.
 using attention_hook = std::function<void(const attention_call&)>;
 
+/// How far back a model looks in each layer, its own key included; 0: to the beginning. llama.cpp itself is asked, so
+/// that no list of architectures has to be kept: of a run just longer than the window it makes its attention masks,
+/// while nothing is computed. Refuses windows that are not the newest keys.
+std::vector<std::size_t> windows_of(llama_model* model, const headwise::model_shape& shape);
+
 /// Turns the nodes of llama.cpp's graph into calls of a hook, one per layer, in order, on the thread that decodes. The
 /// computation pauses once per layer, where llama.cpp would attend; its own attention is left out, and nothing is
 /// copied.
 ///
-///     seam bridge(shape);
+///     seam bridge(shape);                  // the hook sees to windows_of(model, shape)
 ///     bridge.install(context_params);      // the context needs flash attention, and the seam must outlive it
 ///     ...
 ///     bridge.begin(hook);

@@ -40,7 +40,7 @@ void run(const options& chosen) {
   if (!chosen.output.empty()) folder.emplace(chosen.output);
   const std::vector<method> methods = methods_named(chosen.methods);
   runner model(chosen.common);
-  const headwise::plan_file plan = headwise::read_plan(chosen.plan, &model.shape());
+  const headwise::plan_file plan = plan_for(model.model(), chosen.plan);
   const auto contexts = haystack_contexts(model.model(), chosen.file, chosen.length, chosen.tokens, chosen.contexts);
 
   std::vector<measured> found(methods.size());

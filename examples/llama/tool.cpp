@@ -99,6 +99,32 @@ output_folder::output_folder(const std::string& path) : path_(path) {
   check_writable(file("trial"));
 }
 
+namespace {
+
+/// `found` is a plan or scores: both know windows.
+template <class Found>
+void check_windows(const engine& model, const std::string& path, const Found& found) {
+  const headwise::head_plan expected = model.plan(headwise::head_role::retrieval);
+  for (std::size_t layer = 0; layer < model.shape().layers; ++layer)
+    if (found.window(layer) != expected.window(layer))
+      headwise::detail::fail(path, ": is for another model: found a window of ", found.window(layer),
+                             " tokens in layer ", layer, ", expected ", expected.window(layer), " (0: none)");
+}
+
+}  // namespace
+
+headwise::plan_file plan_for(const engine& model, const std::string& path) {
+  headwise::plan_file file = headwise::read_plan(path, &model.shape());
+  check_windows(model, path, file.plan);
+  return file;
+}
+
+headwise::head_scores profile_for(const engine& model, const std::string& path) {
+  headwise::head_scores scores = headwise::read_profile(path, &model.shape());
+  check_windows(model, path, scores);
+  return scores;
+}
+
 void say_if_nothing_folds(const headwise::plan_file& plan, std::size_t length) {
   const std::size_t sinks = plan.plan.sinks();
   const std::size_t recent = plan.budget({}, length);
@@ -117,6 +143,23 @@ session_options session_of(const common_options& common, cache_format rows) {
   return options;
 }
 
+headwise::token_view part_of(headwise::token_view view, std::size_t first, std::size_t count) {
+  const std::size_t element = view.type == headwise::element_type::f32 ? 4 : 2;
+  view.data = static_cast<const std::byte*>(view.data) + first * view.token_stride * element;
+  view.tokens = count;
+  return view;
+}
+
+/// Some tokens of a chunk.
+attention_call part_of(attention_call call, std::size_t first, std::size_t count) {
+  call.q = part_of(call.q, first, count);
+  call.k = part_of(call.k, first, count);
+  call.v = part_of(call.v, first, count);
+  call.out.data += first * call.out.token_stride;
+  call.out.tokens = count;
+  return call;
+}
+
 }  // namespace
 
 runner::runner(const common_options& options)
@@ -127,17 +170,29 @@ runner::runner(const common_options& options)
   if (options.threads != 0) executor_.threads = options.threads;
 }
 
-any_cache runner::full_cache(headwise::when_to_compress when) const {
-  return any_cache(headwise::head_plan(shape(), headwise::head_role::retrieval), headwise::unlimited_budget{},
-                   headwise::no_compensation{}, when, options_.format());
+any_cache runner::full_cache(headwise::when_to_compress when, const headwise::cache_options& options) const {
+  const policies keep = full_policies(engine_);
+  return any_cache(keep.plan, keep.budget, keep.compensation, when, options_.format(), options);
 }
 
 logit_rows runner::decode(any_cache& cache, token_span tokens, logits_of wanted, const progress& report) {
+  return decode_by(tokens.size(), cache, tokens, wanted, report);
+}
+
+logit_rows runner::verify(any_cache& cache, token_span tokens) {
+  return decode_by(1, cache, tokens, logits_of::all, {});
+}
+
+logit_rows runner::decode_by(std::size_t step, any_cache& cache, token_span tokens, logits_of wanted,
+                             const progress& report) {
   const auto start = std::chrono::steady_clock::now();
   const auto hook = [&](const attention_call& call) {
     const auto entered = std::chrono::steady_clock::now();
-    cache.append(call.layer, call.k, call.v);
-    headwise::attend(cache, call.layer, call.q, call.out, schedule_, executor_, call.params);
+    for (std::size_t first = 0; first < call.q.tokens; first += step) {
+      const attention_call part = part_of(call, first, std::min(step, call.q.tokens - first));
+      cache.append(part.layer, part.k, part.v);
+      headwise::attend(cache, part.layer, part.q, part.out, schedule_, executor_, part.params);
+    }
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - entered).count();
   };
   logit_rows logits = session_.decode(tokens, cache.length(), hook, wanted, report);
@@ -151,7 +206,11 @@ headwise::head_scores runner::score(const headwise::repeated_tokens& probe, cons
   const auto hook = [&](const attention_call& call) {
     cache.append(call.layer, call.k, call.v);
     headwise::attend(cache, call.layer, call.q, call.out, schedule_, executor_, call.params);
-    if (!scorer) scorer.emplace(shape(), probe, call.params);
+    if (!scorer) {
+      scorer.emplace(shape(), probe, call.params);
+      for (std::size_t layer = 0; layer < shape().layers; ++layer)
+        if (cache.window(layer) != 0) scorer->set_window(layer, cache.window(layer));
+    }
     scorer->observe(call.layer, call.q, call.k, executor_);
   };
   session exact(engine_, session_of(options_, cache_format::f32));  // scores are of the keys as the model made them
@@ -167,6 +226,10 @@ void runner::watch_speed(std::size_t tokens, double seconds) {
                "%s s a token: if other programs keep the cores busy, OMP_WAIT_POLICY=passive in the environment makes "
                "waiting threads sleep instead of spin\n",
                fixed(seconds / static_cast<double>(tokens), 1).c_str());
+}
+
+policies full_policies(const engine& model) {
+  return {model.plan(headwise::head_role::retrieval), headwise::unlimited_budget{}, headwise::no_compensation{}};
 }
 
 any_cache copy_with(const any_cache& full, const policies& chosen) {

@@ -81,6 +81,10 @@ class output_folder {
 /// Refuses a file that could not be written later.
 void check_writable(const std::string& file);
 
+/// A plan or a profile for a model: of its shape and with its windows, or refused.
+headwise::plan_file plan_for(const engine& model, const std::string& path);
+headwise::head_scores profile_for(const engine& model, const std::string& path);
+
 /// Says so on standard error where sinks and window hold a whole context, since every method then keeps the same rows.
 void say_if_nothing_folds(const headwise::plan_file& plan, std::size_t length);
 
@@ -96,7 +100,8 @@ class runner {
   std::size_t own_cache_bytes() const { return session_.cache_bytes(); }
 
   /// A cache of no tokens that keeps everything, to be prefilled and then copied `with` other policies.
-  any_cache full_cache(headwise::when_to_compress when = headwise::when_to_compress::after_prompt) const;
+  any_cache full_cache(headwise::when_to_compress when = headwise::when_to_compress::after_prompt,
+                       const headwise::cache_options& options = {}) const;
 
   /// Runs tokens after those the cache has seen; each layer's keys and values go into the cache, and the attention
   /// comes from it.
@@ -109,13 +114,18 @@ class runner {
     return session_.decode(tokens, position, hook, wanted, report);
   }
 
-  /// Seconds spent in the cache and its attention, in all decode() calls so far.
+  /// The same in one pass of llama.cpp, but as if the tokens came one by one: rows leave, and each token attends,
+  /// before the next is appended. All logits: what drafted tokens are verified with.
+  logit_rows verify(any_cache& cache, token_span tokens);
+
+  /// Seconds spent in the cache and its attention, in all calls so far.
   double attention_seconds() const noexcept { return attention_seconds_; }
 
   /// Prefills a probe and scores its heads.
   headwise::head_scores score(const headwise::repeated_tokens& probe, const progress& report = {});
 
  private:
+  logit_rows decode_by(std::size_t step, any_cache& cache, token_span tokens, logits_of wanted, const progress& report);
   void watch_speed(std::size_t tokens, double seconds);
 
   common_options options_;
@@ -126,6 +136,9 @@ class runner {
   double attention_seconds_ = 0.0;
   bool warned_ = false;
 };
+
+/// What keeps every row that the model sees.
+policies full_policies(const engine& model);
 
 /// A copy of a cache under a method's plan and policies; compressed_copy also lets rows leave.
 any_cache copy_with(const any_cache& full, const policies& chosen);

@@ -190,6 +190,49 @@ TEST(windowed, rows_outside_are_dropped_and_nobody_misses_them) {
         }
 }
 
+/// Policies change while a windowed layer has let rows go: what it holds is what it would hold anyway.
+TEST(windowed, layers_stay_as_they_are_when_policies_change) {
+  const model_shape shape{3, 4, 2, 32, 0};
+  const tokens rows = random_tokens(shape, 300, 3);
+  head_plan plan(shape, head_role::retrieval);
+  plan.set_window(1, 20);
+  cache_options options;
+  options.rollback_reserve = 8;
+  auto cache = make_cache<float32>(plan, unlimited_budget{}, no_compensation{}, when_to_compress::after_prompt,
+                                   float32{}, options);
+  for (std::size_t i = 0; i < 200; i += 50) append(cache, rows, i, 50);
+  EXPECT_EQ(cache.report().folded, 0U);
+  EXPECT_GT(cache.head(1, 0).dropped(), 0U);
+  head_plan smaller(shape);
+  smaller.set_window(1, 20);
+  auto changed = cache.with(smaller, fixed_budget{30}, moment_compensation{});
+  auto direct = make_cache<float32>(smaller, fixed_budget{30}, moment_compensation{}, when_to_compress::after_prompt,
+                                    float32{}, options);
+  for (std::size_t i = 0; i < 200; i += 50) append(direct, rows, i, 50);
+  const auto expect_same = [&] {
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      EXPECT_EQ(changed.kept_positions(layer, 1), direct.kept_positions(layer, 1)) << layer;
+      EXPECT_EQ(attended(changed, layer, rows.queries(0, 1)), attended(direct, layer, rows.queries(0, 1))) << layer;
+    }
+  };
+  expect_same();
+  EXPECT_EQ(cache.head(1, 0).rows().pages(), changed.head(1, 0).rows().pages());
+  changed.compress();
+  direct.compress();
+  for (std::size_t i = 200; i < 220; ++i) append(changed, rows, i, 1), append(direct, rows, i, 1);
+  EXPECT_EQ(changed.head(1, 1).dropped(), 200U);
+  expect_same();
+  ASSERT_TRUE(changed.truncate(213));
+  ASSERT_TRUE(direct.truncate(213));
+  expect_same();
+
+  head_plan other(shape);
+  EXPECT_THROW(cache.with(other, fixed_budget{30}, no_compensation{}), error);  // rows would have to come back
+  other.set_window(1, 19);
+  EXPECT_THROW(cache.with(other, fixed_budget{30}, no_compensation{}), error);
+  EXPECT_EQ(cache.length(), 200U);
+}
+
 TEST(windowed, is_a_matter_of_layers) {
   head_plan plan(model_shape{2, 2, 2, 8, 0});
   plan.set_window(1, 16);

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "headwise/core/byte_stream.hpp"
 #include "headwise/policy/compensation_variant.hpp"
+#include "headwise/policy/identity.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"
 #include "reference/attention.hpp"
@@ -330,6 +332,27 @@ TEST(bounded_compensation, a_row_that_is_no_finite_number_leaves_no_bounds) {
       EXPECT_TRUE(has_none(rows.fold(bounded_compensation(mean_compensation{})), 4));
       EXPECT_TRUE(has_none(rows.fold(bounded_compensation(counting_compensation{})), 4));
     }
+}
+
+TEST(bounded_compensation, a_saved_summary_has_the_same_bounds) {
+  const bounded_compensation<moment_compensation> compensation;
+  EXPECT_EQ(headwise::detail::identity(compensation), "bounded(moment)");
+  const row_list rows = random_rows(32, 4, 4, 9);
+  const auto folded = rows.fold(compensation);
+  headwise::memory_sink sink;
+  compensation.save(folded.summary, sink);
+  auto read = folded;
+  read.summary = compensation.make_summary(4, 4);
+  headwise::memory_source source(sink.bytes().data(), sink.bytes().size());
+  compensation.load(read.summary, source);
+  EXPECT_EQ(source.remaining(), 0U);
+  const std::vector<float> query(4, 0.5F);
+  const found_bounds expected = bounds_of(folded, query, 0), found = bounds_of(read, query, 0);
+  EXPECT_EQ(found.least_mass, expected.least_mass);
+  EXPECT_EQ(found.most_mass, expected.most_mass);
+  EXPECT_EQ(found.least, expected.least);
+  EXPECT_EQ(found.most, expected.most);
+  EXPECT_EQ(found.longest, expected.longest);
 }
 
 }  // namespace

@@ -55,6 +55,48 @@ TEST(selection, all_heads_keeps_every_head_whatever_the_scores) {
   EXPECT_EQ(headwise::all_heads{}.plan(head_scores(shape)).retrieval_heads().size(), 6U);
 }
 
+TEST(selection, layers_with_a_window_of_the_model_take_no_part) {
+  // The best heads lie in layers 1 and 2, which the model itself windows.
+  const column scores = {0.1, 0.2, 0.9, 0.8, 0.7, 0.9, 0.4, 0.3};
+  head_scores measured = scores_of({4, 2, 2, 8, 0}, scores, scores);
+  EXPECT_EQ(measured.ranked_heads(), 8U);
+  measured.set_window(1, 100);
+  measured.set_window(2, 200);
+  EXPECT_EQ(measured.ranked_heads(), 4U);
+  const auto check = [&](const head_plan& plan, const ids& expected) {
+    EXPECT_EQ(plan.retrieval_heads(), expected);
+    EXPECT_EQ(plan.window(0), 0U);
+    EXPECT_EQ(plan.window(1), 100U);
+    EXPECT_EQ(plan.role({2, 1}), head_role::windowed);
+    EXPECT_EQ(plan.window(2), 200U);
+  };
+  check(combined_heads(0.5).plan(measured), {{3, 0}, {3, 1}});  // half of four heads, not of eight
+  check(combined_heads(1.0).plan(measured), {{0, 0}, {0, 1}, {3, 0}, {3, 1}});
+  check(published(0.25, 0.0).plan(measured), {{3, 0}});
+  check(headwise::all_heads{}.plan(measured), {{0, 0}, {0, 1}, {3, 0}, {3, 1}});
+  retrieval_heads protecting = published(0.0, 0.0);
+  protecting.protect_first_layers = 2;
+  check(protecting.plan(measured), {{0, 0}, {0, 1}, {3, 0}});
+
+  std::size_t checks = 0;
+  const auto never = [&](const head_plan& plan) {
+    ++checks;
+    return recipe_check{false, plan.retrieval_heads().size() == 4 ? 0U : 7U, 0.0};
+  };
+  recipe whole;
+  whole.step = 0.5;
+  whole.limit = 1.0;
+  EXPECT_FALSE(whole.run(combined_heads(0.5), measured, never).passed);  // with all four, nothing can be folded
+  EXPECT_EQ(checks, 2U);
+
+  measured.set_window(0, 1);
+  measured.set_window(3, 1);
+  EXPECT_TRUE(combined_heads(0.5).plan(measured).retrieval_heads().empty());
+  EXPECT_TRUE(published(0.5, 0.5).plan(measured).retrieval_heads().empty());
+  EXPECT_REFUSED(measured.set_window(4, 1), "layer 4");
+  EXPECT_REFUSED(measured.set_window(3, 0), "layer 3", "at least 1");
+}
+
 TEST(selection, a_share_becomes_a_count_by_rounding_half_up) {
   const struct {
     std::size_t layers, kv_heads;

@@ -119,6 +119,25 @@ TEST(head_scorer, gives_the_scores_of_the_definition_for_every_group_and_chunk_s
     }
 }
 
+TEST(head_scorer, layers_with_a_window_of_the_model_are_not_scored) {
+  const model_shape shape{3, 4, 2, 16, 0};
+  const repeated_tokens probe = probe_of(20, 3, true);
+  const prefill model(shape, probe.size(), 8);
+  const head_scores all = model.scored(head_scorer(shape, probe));
+  head_scorer windowed(shape, probe);
+  windowed.set_window(1, 7);
+  const head_scores observed = model.scored(windowed);
+  for (const std::size_t layer : {0U, 2U})
+    windowed.observe(layer, model.q[layer].view(0, probe.size()), model.k[layer].view(0, probe.size()));
+  const head_scores left_out = windowed.scores();
+  for (const head_scores* scores : {&observed, &left_out})
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      EXPECT_EQ(scores->window(layer), layer == 1 ? 7U : 0U);
+      for (std::size_t head = 0; head < 4; ++head)
+        EXPECT_EQ(scores->at("echo", layer, head), layer == 1 ? 0.0 : all.at("echo", layer, head));
+    }
+}
+
 /// Scores that ride on headwise's own attention: every chunk is appended, attended to, then observed.
 template <class Format, class Executor = headwise::serial>
 head_scores scored_beside_attention(const prefill& model, const repeated_tokens& probe, std::size_t chunk,

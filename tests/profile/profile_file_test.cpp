@@ -90,6 +90,28 @@ TEST(profile_file, columns_and_shapes_of_every_kind_come_back) {
     }
 }
 
+TEST(profile_file, windows_of_the_model_come_back) {
+  const temporary_folder folder;
+  const model_shape shape{3, 2, 1, 64, 0};
+  head_scores scores(shape);
+  scores.add("echo", {1, 2, 0, 0, 5, 6});
+  scores.set_window(1, 512);
+  write_profile(folder.file("p"), scores, {{"model", "x"}});
+  const std::string good = content(folder.file("p"));
+  EXPECT_NE(good.find("# windows: 0 512 0\n# model: x\n"), std::string::npos) << good;
+  EXPECT_TRUE(same(read_profile(folder.file("p"), &shape), scores));
+  for (const char* wrong : {"0 512", "0 512 0 0", "0", "1 2 3 4 5 6"}) {
+    put(folder.file("p"), with(good, "0 512 0", wrong));
+    EXPECT_REFUSED(read_profile(folder.file("p")), "windows", "expected one for each of 3 layers");
+  }
+  for (const char* wrong :
+       {"", "0 512 -1", "0 512  0", " 0 512 0", "0 512 0 ", "0 512 none", "0\t512\t0", "0 18446744073709551616 0"}) {
+    put(folder.file("p"), with(good, "0 512 0", wrong));
+    EXPECT_REFUSED(read_profile(folder.file("p")), "p:7", "windows", "expected whole numbers");
+  }
+  EXPECT_REFUSED(write_profile(folder.file("p"), scores, {{"windows", "1 1 1"}}), "windows", "not there yet");
+}
+
 TEST(profile_file, the_locale_changes_neither_what_is_written_nor_what_is_read) {
   const temporary_folder folder;
   const comma_locale commas;

@@ -52,6 +52,8 @@ inline const std::string sample_plan_text =
 
 inline bool same(const head_scores& a, const head_scores& b) {
   if (a.shape() != b.shape() || a.names() != b.names()) return false;
+  for (std::size_t layer = 0; layer < a.shape().layers; ++layer)
+    if (a.window(layer) != b.window(layer)) return false;
   for (const std::string& name : a.names())
     for (std::size_t layer = 0; layer < a.shape().layers; ++layer)
       for (std::size_t head = 0; head < a.shape().query_heads; ++head) {

@@ -23,25 +23,14 @@
 #include "headwise/cache/kv_cache.hpp"
 #include "headwise/core/error.hpp"
 #include "llama.h"
+#include "model.hpp"
 #include "seam.hpp"
 
 namespace {
 
 using namespace headwise_llama;
+using namespace headwise_llama::test;
 namespace fs = std::filesystem;
-
-std::string model_path() {
-  const char* path = std::getenv("HEADWISE_MODEL");
-  return path ? path : "";
-}
-
-/// A folder for models made here; the float32 copy in it is large and made once.
-fs::path scratch() {
-  const char* chosen = std::getenv("HEADWISE_TEST_DIR");
-  const fs::path folder = chosen ? fs::path(chosen) : fs::temp_directory_path() / "headwise_llama_test";
-  fs::create_directories(folder);
-  return folder;
-}
 
 const engine& quantised_model() {
   static const engine model(model_path());
@@ -49,11 +38,7 @@ const engine& quantised_model() {
 }
 
 const engine& f32_model() {
-  static const engine model([] {
-    const fs::path copy = scratch() / (fs::path(model_path()).stem().string() + ".F32.gguf");
-    if (!fs::exists(copy)) write_f32_copy(model_path(), copy.string());
-    return copy.string();
-  }());
+  static const engine model(f32_path());
   return model;
 }
 
@@ -63,12 +48,6 @@ std::vector<token> random_tokens(const engine& model, std::size_t count) {
   std::vector<token> tokens(count);
   for (token& id : tokens) id = ordinary[random() % ordinary.size()];
   return tokens;
-}
-
-float largest_difference(const float* a, const float* b, std::size_t count) {
-  float largest = 0.0F;
-  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(a[i] - b[i]));
-  return largest;
 }
 
 /// Attention as the textbook has it, in double precision: every key and value kept as it came.
@@ -431,23 +410,6 @@ using executor = headwise::serial;
 constexpr std::size_t checkpoints[] = {100, 1000, 4000};
 constexpr std::size_t rows_each = 16;  // the tokens up to a checkpoint that are compared
 
-/// Plain sentences, the same in every run: random tokens would leave the greedy text to chance.
-std::vector<token> story(const engine& model) {
-  const char* const subjects[] = {"The miller", "A young sailor", "My neighbour", "The old teacher", "Her sister"};
-  const char* const verbs[] = {"carried", "painted", "forgot", "sold", "repaired", "described"};
-  const char* const objects[] = {"the wooden boat", "a letter from home", "the garden gate", "seven red apples"};
-  std::mt19937 random(11);
-  const auto any = [&](const auto& words) { return words[random() % std::size(words)]; };
-  std::string text;
-  std::vector<token> tokens;
-  while (tokens.size() <= checkpoints[2]) {
-    for (int i = 0; i < 200; ++i) text += std::string(any(subjects)) + " " + any(verbs) + " " + any(objects) + ". ";
-    tokens = model.tokenize(text, /*add_special*/ true, /*parse_special*/ false);
-  }
-  tokens.resize(checkpoints[2] + 1);
-  return tokens;
-}
-
 /// What a way of decoding says up to the checkpoints, and the text it goes on with.
 struct trace {
   std::vector<logit_rows> at;
@@ -457,7 +419,7 @@ struct trace {
 /// `decode(tokens, position, wanted)` continues a sequence.
 template <class Decode>
 trace follow(const engine& model, std::size_t text_length, const Decode& decode) {
-  const std::vector<token> tokens = story(model);
+  const std::vector<token> tokens = story(model, checkpoints[2] + 1);
   trace found;
   std::size_t position = 0;
   for (const std::size_t checkpoint : checkpoints) {
@@ -662,7 +624,6 @@ TEST_F(llama, ModelsOfOtherKindsAreRefusedByTheirFields) {
   expect_refused(unnamed.write(), "general.architecture");
 
   expect_refused(changed_model("alibi").set("attention.max_alibi_bias", 8).write(), "max_alibi_bias is 8");
-  expect_refused(changed_model("window").set("attention.sliding_window", 1024).write(), "sliding_window is 1024");
   expect_refused(changed_model("latent").set("attention.kv_lora_rank", 512).write(), "kv_lora_rank is 512");
   expect_refused(changed_model("recurrent").set("ssm.state_size", 16).write(), "ssm.state_size is 16");
   expect_refused(changed_model("shared").set("attention.shared_kv_layers", 10).write(), "shared_kv_layers is 10");
@@ -682,17 +643,6 @@ TEST_F(llama, ModelsOfOtherKindsAreRefusedByTheirFields) {
 
   expect_refused(changed_model("sinks").add_tensor("blk.0.attn_sinks.weight").path(), "attention sinks");
   expect_refused(changed_model("longrope").add_tensor("rope_factors_long.weight").path(), "depend on the context size");
-}
-
-TEST_F(llama, WindowsThatAreOffAreNoReasonToRefuse) {
-  // Without tensors these cannot load: what counts is that the window is not the reason.
-  const auto reason = [](changed_model& model) { return refusal(model.write()); };
-  const std::uint32_t context = static_cast<std::uint32_t>(quantised_model().context_length());
-  EXPECT_EQ(reason(changed_model("whole").set("attention.sliding_window", context)).find("sliding"), std::string::npos);
-  EXPECT_EQ(reason(changed_model("zero").set("attention.sliding_window", 0)).find("sliding"), std::string::npos);
-  changed_model off("pattern_off");
-  off.set("attention.sliding_window", 1024).set("attention.sliding_window_pattern", 0);
-  EXPECT_EQ(reason(off).find("sliding"), std::string::npos);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "engine.hpp"
 #include "headwise/policy/head_selection.hpp"
 #include "headwise/profile/profile_file.hpp"
+#include "tiny_model.hpp"
 
 namespace {
 
@@ -209,6 +210,47 @@ TEST_F(program, GenerateSaysWhatItHolds) {
   const result full = run("generate -q -m " + model() + " --full 'Name three colours.' -n 12");
   ASSERT_EQ(same.status, 0) << same.words;
   EXPECT_EQ(answer(same), answer(full));
+}
+
+/// A model with sliding windows goes through every command, and its plans say where the windows are.
+TEST_F(program, WindowedLayersAreInProfilesAndPlans) {
+  const headwise_llama::test::tiny_model tiny;
+  const std::string model = tiny.write("program_windows").string();
+  const result profile = run("profile -q -m " + model + " --block 60 --repeats 3 -o " + file("out"));
+  ASSERT_EQ(profile.status, 0) << profile.words;
+  EXPECT_NE(slurp(file("out/profile.tsv")).find("\n# windows: 48 48 0 48 48 0\n"), std::string::npos);
+  EXPECT_NE(profile.words.find("4 layers"), std::string::npos) << profile.words;
+  const result plan =
+      run("plan -p " + file("out/profile.tsv") + " --share 0.25 --min-recent 16 --divisor 0 -o " + file("plan.tsv"));
+  ASSERT_EQ(plan.status, 0) << plan.words;
+  EXPECT_NE(plan.words.find("1 of 4 KV heads"), std::string::npos) << plan.words;
+  const auto roles = rows_of(file("plan.tsv"), "layer\tkv_head\trole");
+  ASSERT_EQ(roles.size(), 12U);
+  for (const auto& row : roles) EXPECT_EQ(row[2] == "windowed:48", row[0] != "2" && row[0] != "5") << row[0];
+
+  const std::string with_plan = " -q -m " + model + " -p " + file("plan.tsv");
+  const result needle = run("needle" + with_plan + " --length 500 --depths 1 -o " + file("out"));
+  ASSERT_EQ(needle.status, 0) << needle.words;
+  EXPECT_EQ(rows_of(file("out/needle.tsv"), "method").size(), 6U);
+  const result text = run("text" + with_plan + " --length 300 --tokens 20 --contexts 1 -o " + file("out"));
+  ASSERT_EQ(text.status, 0) << text.words;
+  const std::string prompt = " -n 30 'one two three one two three one two three one two three one two three one two'";
+  const result plain = run("generate" + with_plan + prompt);
+  const result drafted = run("generate" + with_plan + " --draft 8" + prompt);
+  ASSERT_EQ(plain.status, 0) << plain.words;
+  ASSERT_EQ(drafted.status, 0) << drafted.words;
+  EXPECT_EQ(plain.words.substr(0, plain.words.find("bytes held")),
+            drafted.words.substr(0, drafted.words.find("bytes held")));
+  const result bench = run("bench" + with_plan + " --threads 1 --length 300 --decode 4 --rounds 1 -o " + file("out"));
+  ASSERT_EQ(bench.status, 0) << bench.words;
+
+  headwise_llama::test::tiny_model other;
+  other.pattern = {2};
+  const std::string wrong = other.write("program_windows_2").string();
+  refuses("generate -q -m " + wrong + " -p " + file("plan.tsv") + " hello",
+          {"plan.tsv", "another model", "window of 48", "layer 1", "expected 0"});
+  refuses("plan --auto -q -m " + wrong + " -p " + file("out/profile.tsv") + " -o " + file("auto.tsv"),
+          {"profile.tsv", "another model", "layer 1"});
 }
 
 TEST_F(program, BenchMeasuresEachEngineInAProcessOfItsOwn) {

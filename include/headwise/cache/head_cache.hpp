@@ -80,6 +80,12 @@ class head_cache {
 
   /// Room for rows up to `length`. May throw; nothing visible changes.
   void reserve(std::size_t length) { rows_.reserve(length); }
+  /// The rows of another head, of which some may have left but none was folded, in pages of an arena.
+  template <class Other>
+  void copy_rows(const head_cache<Format, Other>& other, page_arena& arena) {
+    rows_ = rows_type(other.rows(), arena);
+    last_retain_ = {other.last_retain().length, other.last_retain().kept_from};
+  }
   /// The rows of another head, of which none has left; there is room for them.
   void copy_rows(const rows_type& rows) noexcept { rows_.copy_rows(rows); }
   void append(const token_view& k, const token_view& v, std::size_t token, std::size_t head, float* scratch) noexcept {

@@ -203,7 +203,7 @@ class kv_cache {
   }
 
   /// A cache of the same rows under another plan and other policies. Refused once a row has left any head, since what
-  /// one policy has folded another cannot unfold.
+  /// one policy has folded another cannot unfold; but layers that have the same window in both plans stay as they are.
   template <class OtherBudget, class OtherCompensation>
   kv_cache<Format, OtherBudget, OtherCompensation> with(head_plan plan, OtherBudget budget,
                                                         OtherCompensation compensation) const {
@@ -215,6 +215,11 @@ class kv_cache {
       auto& changed = other.layers_[layer];
       changed.rolling = layers_[layer].rolling;
       changed.compressed_at = layers_[layer].compressed_at;
+      if (window(layer) != 0 && window(layer) == other.window(layer)) {
+        for (std::size_t head = 0; head < shape().kv_heads; ++head)
+          changed.heads[head].copy_rows(layers_[layer].heads[head], changed.arenas->other);
+        continue;
+      }
       for (std::size_t head = 0; head < shape().kv_heads; ++head) {
         const head_type& rows = layers_[layer].heads[head];
         if (rows.rows().left() != 0)

@@ -16,7 +16,10 @@ namespace headwise {
 /// Grouping query heads into KV heads is the selection rule's choice.
 class head_scores {
  public:
-  explicit head_scores(const model_shape& shape) : shape_(shape) { check(shape); }
+  explicit head_scores(const model_shape& shape) : shape_(shape) {
+    check(shape);
+    windows_.assign(shape.layers, 0);
+  }
 
   const model_shape& shape() const noexcept { return shape_; }
   const std::vector<std::string>& names() const noexcept { return names_; }
@@ -30,6 +33,22 @@ class head_scores {
                    shape_.layers * shape_.query_heads, " (", to_string(shape_), ")");
     columns_.push_back(std::move(values));
     names_.push_back(std::move(name));
+  }
+
+  /// Says that the model's own attention sees no further than the newest `tokens` keys in a layer: its heads are not
+  /// ranked, and are windowed in every plan that is made from the scores.
+  void set_window(std::size_t layer, std::size_t tokens) {
+    if (layer >= shape_.layers) detail::fail("head_scores: no layer ", layer, " in a model of ", to_string(shape_));
+    if (tokens == 0) detail::fail("head_scores: the window of layer ", layer, " is 0, expected at least 1");
+    windows_[layer] = tokens;
+  }
+  /// That number, or 0 in a layer that sees everything.
+  std::size_t window(std::size_t layer) const noexcept { return layer < windows_.size() ? windows_[layer] : 0; }
+  /// KV heads of the layers that see everything.
+  std::size_t ranked_heads() const noexcept {
+    std::size_t heads = 0;
+    for (const std::size_t window : windows_) heads += window == 0 ? shape_.kv_heads : 0;
+    return heads;
   }
 
   /// The score of one query head; refuses a column that is not there, with the names that are.
@@ -54,6 +73,7 @@ class head_scores {
   }
 
   model_shape shape_;
+  std::vector<std::size_t> windows_;  // [layers]
   std::vector<std::string> names_;
   std::vector<std::vector<double>> columns_;
 };

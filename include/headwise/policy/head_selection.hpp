@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -22,7 +21,8 @@ namespace headwise {
 //   | rule.share()           | double    | the share of the heads it takes; for recipe only            | no        |
 //   | rule.with_share(share) | rule      | the same rule for another share; for recipe only            | no        |
 // All KV heads of all layers are ranked together; ties go to the lower layer, then to the lower head. A share of the
-// heads becomes a count by rounding half up. The do-nothing member is all_heads.
+// heads becomes a count by rounding half up. Layers in which the model sees only a window take no part in either: the
+// plan has their windows (detail::plan_for). The do-nothing member is all_heads.
 
 /// How the scores of the query heads that read one KV head become its score.
 enum class head_group : std::uint8_t { sum, max };
@@ -59,12 +59,22 @@ inline std::vector<double> kv_head_scores(const head_scores& scores, std::initia
   return grouped;
 }
 
+/// A plan with the model's own windows, and all heads that are ranked in one role.
+inline head_plan plan_for(const head_scores& scores, head_role role = head_role::local) {
+  head_plan plan(scores.shape(), role);
+  for (std::size_t layer = 0; layer < scores.shape().layers; ++layer)
+    if (scores.window(layer) != 0) plan.set_window(layer, scores.window(layer));
+  return plan;
+}
+
 /// Makes the `count` best heads retrieval heads.
 inline void select_best(head_plan& plan, const std::vector<double>& scores, std::size_t count) {
-  std::vector<std::size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
   const std::size_t kv_heads = plan.shape().kv_heads;
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    if (plan.window(i / kv_heads) == 0) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  count = (std::min)(count, order.size());
   for (std::size_t i = 0; i < count; ++i) plan.set({order[i] / kv_heads, order[i] % kv_heads}, head_role::retrieval);
 }
 
@@ -72,7 +82,7 @@ inline void select_best(head_plan& plan, const std::vector<double>& scores, std:
 
 /// Every head retrieves: a cache that folds nothing.
 struct all_heads {
-  head_plan plan(const head_scores& scores) const { return head_plan(scores.shape(), head_role::retrieval); }
+  head_plan plan(const head_scores& scores) const { return detail::plan_for(scores, head_role::retrieval); }
 };
 
 /// The published rule: the best `induction` share of the heads by induction score, united with the best `echo` share
@@ -94,14 +104,14 @@ struct retrieval_heads {
   head_plan plan(const head_scores& scores) const {
     detail::check_share("retrieval_heads: induction", induction);
     detail::check_share("retrieval_heads: echo", echo);
-    head_plan result(scores.shape());
-    const std::size_t heads = scores.shape().heads();
+    head_plan result = detail::plan_for(scores);
+    const std::size_t heads = scores.ranked_heads();
     const std::size_t echo_heads = (std::max)(std::size_t{1}, detail::share_of(heads, echo));
     detail::select_best(result, detail::kv_head_scores(scores, {"induction"}, group),
                         detail::share_of(heads, induction));
     detail::select_best(result, detail::kv_head_scores(scores, {"echo"}, group), echo_heads);
     for (std::size_t layer = 0; layer < (std::min)(protect_first_layers, scores.shape().layers); ++layer)
-      for (std::size_t head = 0; head < scores.shape().kv_heads; ++head)
+      for (std::size_t head = 0; scores.window(layer) == 0 && head < scores.shape().kv_heads; ++head)
         result.set({layer, head}, head_role::retrieval);
     return result;
   }
@@ -122,9 +132,9 @@ struct combined_heads {
 
   head_plan plan(const head_scores& scores) const {
     detail::check_share("combined_heads", heads);
-    head_plan result(scores.shape());
+    head_plan result = detail::plan_for(scores);
     detail::select_best(result, detail::kv_head_scores(scores, {"echo", "induction"}, group),
-                        detail::share_of(scores.shape().heads(), heads));
+                        detail::share_of(scores.ranked_heads(), heads));
     return result;
   }
 };

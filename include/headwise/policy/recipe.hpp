@@ -56,7 +56,7 @@ struct recipe {
       result.plan = rule.with_share((std::min)(share, 1.0)).plan(scores);
       const std::size_t chosen = result.plan.retrieval_heads().size();
       const recipe_check found = check(std::as_const(result.plan));
-      if (found.folded == 0 && chosen < scores.shape().heads())
+      if (found.folded == 0 && chosen < scores.ranked_heads())
         detail::fail(
             "recipe: the check ran at a length where nothing is folded, so every plan passes it; use a longer "
             "prompt or a smaller window");

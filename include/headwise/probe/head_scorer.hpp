@@ -41,13 +41,17 @@ class head_scorer {
   head_scorer(const model_shape& shape, repeated_tokens probe, const attention_params& params = {})
       : head_scorer(shape, std::move(probe), params, Rules{}...) {}
   head_scorer(const model_shape& shape, repeated_tokens probe, const attention_params& params, Rules... rules)
-      : shape_(shape), probe_(std::move(probe)), params_(params), rules_(std::move(rules)...) {
+      : shape_(shape), windows_(shape), probe_(std::move(probe)), params_(params), rules_(std::move(rules)...) {
     check(shape);
     check(params);
     (detail::require_target_rule<Rules>(), ...);
     params_.scale = params.scale_for(shape.key_size());
     layers_.resize(shape.layers);
   }
+
+  /// Says that the model's own attention sees no further than the newest `tokens` keys in a layer: it is not scored,
+  /// whether it is observed or not.
+  void set_window(std::size_t layer, std::size_t tokens) { windows_.set_window(layer, tokens); }
 
   /// A chunk of one layer, after RoPE: q is [tokens, query_heads, head_dim], k [tokens, kv_heads, head_dim], in any
   /// strides. Chunks of a layer come in order. Refuses other shapes, and more tokens than the probe has.
@@ -56,7 +60,7 @@ class head_scorer {
     layer_state& state = checked(layer, q);
     detail::check_view(k, "head_scorer: keys", shape_.kv_heads, shape_.key_size());
     if (q.tokens != k.tokens) detail::fail("head_scorer: ", q.tokens, " queries and ", k.tokens, " keys");
-    if (k.tokens == 0) return;
+    if (k.tokens == 0 || windows_.window(layer) != 0) return;
 
     const std::size_t dim = shape_.key_size();
     if (state.keys.empty()) {
@@ -85,6 +89,7 @@ class head_scorer {
   void observe(std::size_t layer, const token_view& q, const Cache& cache, const double* log_sum_exp,
                const Executor& executor = {}) {
     layer_state& state = checked(layer, q);
+    if (windows_.window(layer) != 0) return;
     if (cache.shape() != shape_)
       detail::fail("head_scorer: the cache is for ", to_string(cache.shape()), ", expected ", to_string(shape_));
     for (std::size_t head = 0; head < shape_.kv_heads; ++head) {
@@ -114,9 +119,10 @@ class head_scorer {
         });
   }
 
-  /// The scores, a column per rule. Refuses while a layer has not seen the whole probe, or a rule named no target.
+  /// The scores, a column per rule; 0 in windowed layers. Refuses while a layer has not seen the whole probe, or a rule
+  /// named no target.
   head_scores scores() const {
-    head_scores result(shape_);
+    head_scores result = windows_;
     std::size_t rule = 0;
     std::apply([&](const auto&... each) { (result.add(each.name(), column(rule++, each.name())), ...); }, rules_);
     return result;
@@ -338,6 +344,10 @@ class head_scorer {
     std::vector<double> values;
     values.reserve(shape_.layers * shape_.query_heads);
     for (std::size_t layer = 0; layer < shape_.layers; ++layer) {
+      if (windows_.window(layer) != 0) {
+        values.insert(values.end(), shape_.query_heads, 0.0);
+        continue;
+      }
       if (layers_[layer].seen != probe_.size())
         detail::fail("head_scorer: layer ", layer, " has seen ", layers_[layer].seen, " of the probe's ", probe_.size(),
                      " tokens");
@@ -350,6 +360,7 @@ class head_scorer {
   }
 
   model_shape shape_;
+  head_scores windows_;  // without scores
   repeated_tokens probe_;
   attention_params params_;
   std::tuple<Rules...> rules_;

@@ -17,7 +17,8 @@ namespace headwise {
 
 // A profile on disk, one row per query head, so that numpy and spreadsheets read it as it stands:
 //   # headwise profile 1
-//   # layers: 30            (query_heads, kv_heads, head_dim, value_dim likewise, then any other metadata)
+//   # layers: 30            (query_heads, kv_heads, head_dim, value_dim likewise)
+//   # windows: 0 512 0 512  (of each layer, 0: it sees everything; only where the model has some; then other metadata)
 //   layer	kv_head	query_head	echo	induction
 //   0	0	0	0.001515	0.001569
 
@@ -34,6 +35,10 @@ inline head_scores parse_profile(const std::string& path, std::string text, cons
     if (columns[score].empty() || columns[score] != printable(columns[score]) || !names.insert(columns[score]).second)
       reader.refuse("columns", columns[score], "a short printable name that no other column has");
 
+  const std::vector<std::size_t> windows = reader.counts("windows");
+  if (!windows.empty() && windows.size() != shape.layers)
+    fail(path, ": windows: found ", windows.size(), " numbers, expected one for each of ", shape.layers, " layers");
+
   const std::size_t rows = shape.layers * shape.query_heads;
   std::vector<std::vector<double>> scores(columns.size() - 3);  // grows with the rows that are really there
   for (std::size_t i = 0; i < rows; ++i) {
@@ -47,14 +52,24 @@ inline head_scores parse_profile(const std::string& path, std::string text, cons
   reader.expect_end();
 
   head_scores result(shape);
+  for (std::size_t layer = 0; layer < windows.size(); ++layer)
+    if (windows[layer] != 0) result.set_window(layer, windows[layer]);
   for (std::size_t score = 0; score < scores.size(); ++score)
     result.add(std::string(columns[3 + score]), std::move(scores[score]));
   return result;
 }
 
+/// Empty where all layers see everything.
+inline std::string window_line(const head_scores& scores) {
+  if (scores.ranked_heads() == scores.shape().heads()) return {};
+  std::string line = "# windows:";
+  for (std::size_t layer = 0; layer < scores.shape().layers; ++layer) line += join(" ", scores.window(layer));
+  return line + "\n";
+}
+
 inline std::string profile_text(const head_scores& scores, const metadata& more = {}) {
   const model_shape& shape = scores.shape();
-  std::string text = "# headwise profile 1\n" + shape_lines(shape) + metadata_lines(more);
+  std::string text = "# headwise profile 1\n" + shape_lines(shape) + window_line(scores) + metadata_lines(more);
   text += "layer\tkv_head\tquery_head";
   for (const std::string& name : scores.names()) text += "\t" + name;
   text += "\n";

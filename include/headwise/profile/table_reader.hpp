@@ -98,6 +98,22 @@ class table_reader {
     return *value;
   }
 
+  /// A line of the metadata that may be missing: numbers with a space between them.
+  std::vector<std::size_t> counts(std::string_view key) const {
+    const auto found = metadata_.find(key);
+    if (found == metadata_.end()) return {};
+    const auto& [text, line] = found->second;
+    std::vector<std::size_t> values;
+    for (std::string_view rest = text;;) {
+      const std::size_t space = rest.find(' ');
+      const auto value = parse_count(rest.substr(0, space));
+      if (!value) fail(file_, ":", line, ": ", key, ": found '", printable(text), "', expected whole numbers");
+      values.push_back(*value);
+      if (space == std::string_view::npos) return values;
+      rest.remove_prefix(space + 1);
+    }
+  }
+
   /// The five numbers of the shape; refuses one that makes no sense, and another one than `expected`.
   model_shape shape(const model_shape* expected) const {
     model_shape found;
