@@ -14,6 +14,7 @@
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"
+#include "support/format_names.hpp"
 #include "support/random.hpp"
 #include "support/refused.hpp"
 #include "support/sizes.hpp"
@@ -128,7 +129,7 @@ class saved_summary : public testing::Test {
 
 using compensations = testing::Types<no_compensation, mean_compensation, moment_compensation, newest_row, chosen_none,
                                      chosen_mean, chosen_moment>;
-TYPED_TEST_SUITE(saved_summary, compensations);
+TYPED_TEST_SUITE(saved_summary, compensations, headwise::test::format_names);
 
 TYPED_TEST(saved_summary, has_the_same_bits_and_goes_on_folding_like_the_first) {
   random_numbers random(1);
