@@ -14,7 +14,6 @@
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/mean_compensation.hpp"
 #include "headwise/policy/moment_compensation.hpp"
-#include "support/format_names.hpp"
 #include "support/random.hpp"
 #include "support/refused.hpp"
 #include "support/sizes.hpp"
@@ -129,7 +128,13 @@ class saved_summary : public testing::Test {
 
 using compensations = testing::Types<no_compensation, mean_compensation, moment_compensation, newest_row, chosen_none,
                                      chosen_mean, chosen_moment>;
-TYPED_TEST_SUITE(saved_summary, compensations, headwise::test::format_names);
+struct names {
+  template <class Compensation>
+  static std::string GetName(int i) {
+    return std::to_string(i) + "_" + Compensation{}.name();
+  }
+};
+TYPED_TEST_SUITE(saved_summary, compensations, names);
 
 TYPED_TEST(saved_summary, has_the_same_bits_and_goes_on_folding_like_the_first) {
   random_numbers random(1);
