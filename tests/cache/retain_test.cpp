@@ -190,6 +190,7 @@ TEST(windowed, rows_outside_are_dropped_and_nobody_misses_them) {
         }
 }
 
+<<<<<<< HEAD
 /// Policies change while a windowed layer has let rows go: what it holds is what it would hold anyway.
 TEST(windowed, layers_stay_as_they_are_when_policies_change) {
   const model_shape shape{3, 4, 2, 32, 0};
@@ -231,6 +232,29 @@ TEST(windowed, layers_stay_as_they_are_when_policies_change) {
   other.set_window(1, 19);
   EXPECT_THROW(cache.with(other, fixed_budget{30}, no_compensation{}), error);
   EXPECT_EQ(cache.length(), 200U);
+=======
+/// Rows that a list has dropped are missed by no window; rows that the window has let go are, by queries from before.
+TEST(windowed, tokens_behind_a_list_are_answered) {
+  const model_shape shape{1, 1, 1, 1, 0};
+  const tokens rows = counting_tokens(shape, 40);
+  head_plan plan(shape);
+  plan.set_window(0, 16);
+  auto cache = make_cache<float32>(plan);
+  append(cache, rows, 0, 20);
+  cache.retain(0, 0, {2, 5, 10, 19}, other_rows::drop);
+  EXPECT_NEAR(answer(cache), (5 + 10 + 19) / 3.0, 1e-5);  // sees 4 to 19
+  append(cache, rows, 20, 1);
+  EXPECT_NEAR(answer(cache), (5 + 10 + 19 + 20) / 4.0, 1e-5);
+  append(cache, rows, 21, 3);
+  EXPECT_NEAR(answer(cache), (10 + 19 + 20 + 21 + 22 + 23) / 6.0, 1e-5);  // sees 8 to 23
+  attention_params params;
+  params.first_position = 18;  // before the list
+  EXPECT_THROW(attended(cache, 0, rows.queries(0, 1), serial{}, params), error);
+  for (std::size_t i = 24; i < 40; ++i) append(cache, rows, i, 1);
+  EXPECT_NEAR(answer(cache), (24 + 39) / 2.0, 1e-4);
+  params.first_position = 38;  // sees 23
+  EXPECT_THROW(attended(cache, 0, rows.queries(0, 1), serial{}, params), error);
+>>>>>>> model
 }
 
 TEST(windowed, is_a_matter_of_layers) {

@@ -268,14 +268,16 @@ class trial {
       ++counts_.outputs;
     }
   }
-  /// Whether no query asks for what has left: one from before it, or through a window that begins there.
+  /// Whether no query asks for what has left: one from before it, or through a window that begins there - but for what
+  /// a list has dropped.
   bool can_be_seen(const row_model& model, std::size_t layer, std::size_t first, std::size_t queries) const {
     const std::size_t window = model.plan().window(layer);
     for (std::size_t position = first; position < first + queries; ++position)
       for (std::size_t head = 0; head < shape_.kv_heads; ++head) {
         const std::size_t begin = window != 0 && position + 1 > window ? position + 1 - window : 0;
-        const std::size_t kept_from = model.head({layer, head}).recent_from;
-        if (begin < kept_from && (begin != 0 || position + 1 < kept_from)) return false;
+        const row_model::head_list& of = model.head({layer, head});
+        const bool list_alone = of.folded.empty() && of.recent_from == of.list_from && position + 1 >= of.list_length;
+        if (begin < of.recent_from && (begin != 0 || position + 1 < of.recent_from) && !list_alone) return false;
       }
     return true;
   }
@@ -350,7 +352,7 @@ class trial {
 
   void with(pair& of) {
     const policies p = random_policies();
-    if (of.model.rows_left() != 0) {
+    if (!of.model.can_change_to(p.plan)) {
       expect_error([&] { static_cast<void>(of.cache.with(p.plan, p.budget, p.compensation)); });
       ++counts_.with_refused;
     } else if (attempt([&] { of.cache = of.cache.with(p.plan, p.budget, p.compensation); })) {

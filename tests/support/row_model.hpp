@@ -148,7 +148,14 @@ class row_model {
     return came_back;
   }
 
-  /// The same rows under other policies; none has left.
+  /// Whether none has left, but in layers that have the same window in the other plan: these stay as they are.
+  bool can_change_to(const head_plan& plan) const {
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer)
+      for (std::size_t i = 0; !keeps_window(layer, plan) && i < plan_.shape().kv_heads; ++i)
+        if (left({layer, i}) != 0) return false;
+    return true;
+  }
+  /// The same rows under other policies, if they can be changed.
   row_model with(head_plan plan, budget recent, summary kind) const {
     row_model other(std::move(plan), std::move(recent), kind, when_, reserve_);
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
@@ -157,7 +164,7 @@ class row_model {
       for (std::size_t i = 0; i < plan_.shape().kv_heads; ++i) {
         head_list& to = other.list({layer, i});
         to = head({layer, i});
-        to.recent_from = to.promised_from = to.list_length = to.list_from = 0;
+        if (!keeps_window(layer, other.plan_)) to.recent_from = to.promised_from = to.list_length = to.list_from = 0;
       }
     }
     return other;
@@ -241,6 +248,9 @@ class row_model {
     std::optional<std::size_t> before_length;  // and before the last append, if that was the last change
   };
 
+  bool keeps_window(std::size_t layer, const head_plan& plan) const {
+    return plan_.window(layer) != 0 && plan_.window(layer) == plan.window(layer);
+  }
   head_list& list(head_id id) { return heads_[id.layer * plan_.shape().kv_heads + id.kv_head]; }
 
   template <class Format>

@@ -36,12 +36,23 @@ std::size_t window_of(const Cache&, std::size_t, const None&...) noexcept {
   return 0;
 }
 
+<<<<<<< HEAD
 /// What the query at a position sees under a mask, in a layer with a window (0: none).
 template <class Mask>
 key_range keys_seen(const Mask& mask, std::size_t position, std::size_t window) {
   key_range sees = mask(position);
   if (window != 0 && position + 1 > window) sees.begin = (std::max)(sees.begin, position + 1 - window);
   return sees;
+=======
+/// Whether a head has what a query that sees these keys asks for; by its own word, if it has one.
+template <class Head>
+auto can_answer(const Head& head, const key_range& sees) noexcept -> decltype(static_cast<bool>(head.answers(sees))) {
+  return head.answers(sees);
+}
+template <class Head, class... None>
+bool can_answer(const Head& head, const key_range& sees, const None&...) noexcept {
+  return sees.begin >= head.kept_from() || (sees.begin == 0 && sees.end >= head.kept_from());
+>>>>>>> model
 }
 
 }  // namespace detail
@@ -59,6 +70,9 @@ inline namespace HEADWISE_ISA {
 //   | head.format()                           | a format      | of those rows                                         |
 //   | head.folded()                           | std::size_t   | rows that a summary stands for                        |
 //   | head.kept_from()                        | std::size_t   | rows at positions from here on are all kept           |
+//   | head.answers(key_range)                 | bool          | optional: whether a query that sees these keys can be |
+//   |                                         |               | answered; else, if it sees kept rows alone, or all    |
+//   |                                         |               | that have left and so the summary                     |
 //   | head.evaluate(query, params, value_out) | summary_logit | the summary's row (policy/compensation.hpp)           |
 
 /// What attention may tell beside its output.
@@ -288,7 +302,7 @@ void attend_schedule::add(const Cache& cache, std::size_t layer, const token_vie
       const key_range sees{earliest.begin, ranges_[of.first_range + first + queries - 1].end};
       for (std::size_t token = first; token < first + queries; ++token) {
         const key_range& own = ranges_[of.first_range + token];
-        if (own.begin < head.kept_from() && (own.begin != 0 || own.end < head.kept_from()))
+        if (!detail::can_answer(head, own))
           detail::fail("attend: a query at position ", of.params.first_position + token, " of KV head ", layer, ".",
                        kv_head, " sees positions ", own.begin, " to ", own.end - 1, ", of which rows up to ",
                        head.kept_from() - 1, " have left");

@@ -8,6 +8,7 @@
 
 #include "headwise/config.hpp"
 #include "headwise/core/attention_params.hpp"
+#include "headwise/core/key_range.hpp"
 #include "headwise/core/shared_value.hpp"
 #include "headwise/core/token_view.hpp"
 #include "headwise/kernel/kernel.hpp"
@@ -67,6 +68,12 @@ class head_cache {
   const retention& last_retain() const noexcept { return last_retain_; }
   /// All rows at positions from here on are kept.
   std::size_t kept_from() const noexcept { return rows_.kept_from(); }
+  /// Whether a query that sees these keys can be answered. A mask or a window that begins among rows that have left
+  /// gives no answer, unless retain() alone took them, and dropped them, before the query came: nobody wants those.
+  bool answers(const key_range& sees) const noexcept {
+    if (sees.begin >= kept_from() || (sees.begin == 0 && sees.end >= kept_from())) return true;
+    return folded() == 0 && kept_from() == last_retain_.kept_from && sees.end >= last_retain_.length;
+  }
   std::size_t summary_bytes() const noexcept {
     return (summary_ ? compensation_.bytes(*summary_) : 0) + (checkpoint_ ? compensation_.bytes(*checkpoint_) : 0);
   }
