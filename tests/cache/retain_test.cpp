@@ -190,7 +190,6 @@ TEST(windowed, rows_outside_are_dropped_and_nobody_misses_them) {
         }
 }
 
-<<<<<<< HEAD
 /// Policies change while a windowed layer has let rows go: what it holds is what it would hold anyway.
 TEST(windowed, layers_stay_as_they_are_when_policies_change) {
   const model_shape shape{3, 4, 2, 32, 0};
@@ -232,7 +231,8 @@ TEST(windowed, layers_stay_as_they_are_when_policies_change) {
   other.set_window(1, 19);
   EXPECT_THROW(cache.with(other, fixed_budget{30}, no_compensation{}), error);
   EXPECT_EQ(cache.length(), 200U);
-=======
+}
+
 /// Rows that a list has dropped are missed by no window; rows that the window has let go are, by queries from before.
 TEST(windowed, tokens_behind_a_list_are_answered) {
   const model_shape shape{1, 1, 1, 1, 0};
@@ -254,7 +254,6 @@ TEST(windowed, tokens_behind_a_list_are_answered) {
   EXPECT_NEAR(answer(cache), (24 + 39) / 2.0, 1e-4);
   params.first_position = 38;  // sees 23
   EXPECT_THROW(attended(cache, 0, rows.queries(0, 1), serial{}, params), error);
->>>>>>> model
 }
 
 TEST(windowed, is_a_matter_of_layers) {

@@ -152,7 +152,7 @@ class row_model {
   bool can_change_to(const head_plan& plan) const {
     for (std::size_t layer = 0; layer < layers_.size(); ++layer)
       for (std::size_t i = 0; !keeps_window(layer, plan) && i < plan_.shape().kv_heads; ++i)
-        if (left({layer, i}) != 0) return false;
+        if (head({layer, i}).kept() != head({layer, i}).length()) return false;
     return true;
   }
   /// The same rows under other policies, if they can be changed.

@@ -36,14 +36,14 @@ std::size_t window_of(const Cache&, std::size_t, const None&...) noexcept {
   return 0;
 }
 
-<<<<<<< HEAD
 /// What the query at a position sees under a mask, in a layer with a window (0: none).
 template <class Mask>
 key_range keys_seen(const Mask& mask, std::size_t position, std::size_t window) {
   key_range sees = mask(position);
   if (window != 0 && position + 1 > window) sees.begin = (std::max)(sees.begin, position + 1 - window);
   return sees;
-=======
+}
+
 /// Whether a head has what a query that sees these keys asks for; by its own word, if it has one.
 template <class Head>
 auto can_answer(const Head& head, const key_range& sees) noexcept -> decltype(static_cast<bool>(head.answers(sees))) {
@@ -52,7 +52,6 @@ auto can_answer(const Head& head, const key_range& sees) noexcept -> decltype(st
 template <class Head, class... None>
 bool can_answer(const Head& head, const key_range& sees, const None&...) noexcept {
   return sees.begin >= head.kept_from() || (sees.begin == 0 && sees.end >= head.kept_from());
->>>>>>> model
 }
 
 }  // namespace detail
