@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "headwise/cache/gather.hpp"
+#include "headwise/cache/snapshot.hpp"
+#include "headwise/core/byte_stream.hpp"
 #include "headwise/element/format_variant.hpp"
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/moment_compensation.hpp"
@@ -28,13 +30,23 @@
 namespace headwise::test {
 namespace {
 
-using cache_type = kv_cache<any_format, row_model::budget, any_compensation>;
+/// A budget of any kind; a number of its own tells a saved cache which it was.
+struct numbered_budget {
+  row_model::budget rows;
+  std::size_t number = 0;
+
+  std::size_t operator()(head_id head, std::size_t seen) const { return rows(head, seen); }
+  static const char* name() { return "numbered"; }
+  std::vector<std::size_t> parameters() const { return {number}; }
+};
+using cache_type = kv_cache<any_format, numbered_budget, any_compensation>;
 
 /// What happened in all trials: a test that never folds or never refuses would prove little.
 struct tally {
   std::size_t operations = 0, rows_left = 0, folds = 0, refusals = 0, no_memory = 0, no_budget = 0, outputs = 0,
               copies = 0, page_copies = 0, deep_copies = 0, gathered = 0, with_done = 0, with_refused = 0, lists = 0,
-              truncated = 0, truncated_across_a_fold = 0, truncations_refused = 0, failed_steps = 0;
+              truncated = 0, truncated_across_a_fold = 0, truncations_refused = 0, failed_steps = 0, loads = 0,
+              loads_refused = 0;
 };
 
 class trial {
@@ -84,7 +96,7 @@ class trial {
   };
   struct policies {
     head_plan plan;
-    row_model::budget budget;
+    numbered_budget budget;
     any_compensation compensation;
     row_model::summary kind;
   };
@@ -141,9 +153,9 @@ class trial {
       return wrapped(head, seen);
     };
     switch (below(3)) {
-      case 0: return {plan, budget, no_compensation{}, row_model::summary::none};
-      case 1: return {plan, budget, mean_compensation{}, row_model::summary::mean};
-      default: return {plan, budget, moment_compensation{}, row_model::summary::moment};
+      case 0: return {plan, {budget, ++budgets_}, no_compensation{}, row_model::summary::none};
+      case 1: return {plan, {budget, ++budgets_}, mean_compensation{}, row_model::summary::mean};
+      default: return {plan, {budget, ++budgets_}, moment_compensation{}, row_model::summary::moment};
     }
   }
 
@@ -187,8 +199,7 @@ class trial {
     if (choice < 93) return retain(of);
     if (choice < 96) return beams();
     if (choice < 98) return deep_copy(of);
-    // Here saved caches will be loaded (cache/snapshot.hpp).
-    append_and_attend(of, 1);
+    save_and_load(of);
   }
 
   void append_and_attend(pair& of, std::size_t n) {
@@ -314,6 +325,28 @@ class trial {
       add(std::move(*copied), of.model, of.memory);
     }
     compare(pairs_.back());
+  }
+  /// Goes on from what was saved: in a copy that may have gone back first, and in others that it does not fit.
+  void save_and_load(pair& of) {
+    memory_sink sink;
+    save(of.cache, sink);
+    const auto load_into = [&](cache_type& target) {
+      memory_source source(sink.bytes().data(), sink.bytes().size());
+      load(target, source);
+      EXPECT_EQ(source.remaining(), 0U);
+    };
+    cache_type target = of.cache;
+    EXPECT_TRUE(below(2) == 0 || target.truncate(0));
+    if (attempt([&] { load_into(target); })) {
+      of.cache = std::move(target);
+      ++counts_.loads;
+    }
+    compare(of);
+    const policies p = random_policies();
+    cache_type other(p.plan, p.budget, p.compensation, when_to_compress::after_prompt, format_);
+    expect_error([&] { load_into(other); });
+    EXPECT_EQ(other.length(), 0U);
+    ++counts_.loads_refused;
   }
   void deep_copy(const pair& of) {
     counting_resource* const memory = one_of<counting_resource*>({&here_, &there_, &there_too_});
@@ -523,6 +556,7 @@ class trial {
   counting_resource here_, there_, there_too_;
   model_shape shape_;
   any_format format_;
+  std::size_t budgets_ = 0;
   bool takes_back_;  // truncates, which not every budget allows
   tokens rows_;      // whose rows are appended, from anywhere
   std::vector<pair> pairs_;
@@ -548,11 +582,12 @@ TEST_P(random_operations, agree_with_a_list_of_rows) {
       "%zu operations: %zu folds of %zu rows, %zu outputs, %zu refusals, %zu out of memory, %zu refused by the "
       "budget,\n"
       "%zu copies, %zu pages copied, %zu deep copies, %zu gathered, %zu with (%zu refused), %zu lists,\n"
-      "%zu truncated (%zu across a fold, %zu refused), %zu failed steps\n",
+      "%zu truncated (%zu across a fold, %zu refused), %zu failed steps, %zu loads (%zu refused)\n",
       counts.operations, counts.folds, counts.rows_left, counts.outputs, counts.refusals, counts.no_memory,
       counts.no_budget, counts.copies, counts.page_copies, counts.deep_copies, counts.gathered,
       counts.with_done + counts.with_refused, counts.with_refused, counts.lists, counts.truncated,
-      counts.truncated_across_a_fold, counts.truncations_refused, counts.failed_steps);
+      counts.truncated_across_a_fold, counts.truncations_refused, counts.failed_steps, counts.loads,
+      counts.loads_refused);
   EXPECT_EQ(counts.operations, trials * operations);
   const auto at_least = [](std::size_t wanted) { return wanted / share; };  // half of what is usual, and more
   EXPECT_GE(counts.folds, at_least(30000));
@@ -572,6 +607,8 @@ TEST_P(random_operations, agree_with_a_list_of_rows) {
   EXPECT_GE(counts.truncated_across_a_fold, at_least(1500));
   EXPECT_GE(counts.truncations_refused, at_least(10000));
   EXPECT_GE(counts.failed_steps, at_least(3000));
+  EXPECT_GE(counts.loads, at_least(1200));
+  EXPECT_GE(counts.loads_refused, at_least(1200));
 }
 INSTANTIATE_TEST_SUITE_P(seeds, random_operations, testing::Values(1U, 2U, 3U, 4U));
 
