@@ -347,7 +347,7 @@ TEST(bounded_compensation, a_saved_summary_has_the_same_bounds) {
   compensation.load(read.summary, source);
   EXPECT_EQ(source.remaining(), 0U);
   const std::vector<float> query(4, 0.5F);
-  const found_bounds expected = bounds_of(folded, query, 0), found = bounds_of(read, query, 0);
+  const found_bounds expected = bounds_of(folded, query, 4), found = bounds_of(read, query, 4);
   EXPECT_EQ(found.least_mass, expected.least_mass);
   EXPECT_EQ(found.most_mass, expected.most_mass);
   EXPECT_EQ(found.least, expected.least);

@@ -335,11 +335,13 @@ class trial {
       load(target, source);
       EXPECT_EQ(source.remaining(), 0U);
     };
-    cache_type target = of.cache;
-    EXPECT_TRUE(below(2) == 0 || target.truncate(0));
-    if (attempt([&] { load_into(target); })) {
-      of.cache = std::move(target);
-      ++counts_.loads;
+    {
+      cache_type target = of.cache;
+      EXPECT_TRUE(below(2) == 0 || target.truncate(0));
+      if (attempt([&] { load_into(target); })) {
+        of.cache = std::move(target);
+        ++counts_.loads;
+      }
     }
     compare(of);
     const policies p = random_policies();
