@@ -46,8 +46,8 @@ class head_rows {
   /// What a prepared retain() or truncate() will put in place.
   class change {
     friend head_rows;
-    detail::shared_value<early_rows> early;
-    detail::shared_value<page_table> table;
+    detail::shared_value<early_rows> early_;
+    detail::shared_value<page_table> table_;
   };
 
   head_rows(const Format& format, std::size_t key_size, std::size_t value_size, page_arena& arena)
@@ -213,10 +213,10 @@ class head_rows {
   /// Makes room for retain(), which keeps the rows at these positions alone: ascending, and kept now.
   change prepare_retain(const std::vector<std::size_t>& positions) const {
     change next;
-    next.table = table_;
-    next.table.own();
+    next.table_ = table_;
+    next.table_.own();
     const std::size_t recent = recent_of(positions);
-    next.early = made_early(positions.size() - (length_ - recent), [&](early_rows& made) {
+    next.early_ = made_early(positions.size() - (length_ - recent), [&](early_rows& made) {
       std::size_t row = 0;  // of early_
       for (std::size_t i = 0; i < positions.size() && positions[i] < recent; ++i) {
         const std::size_t position = positions[i];
@@ -242,12 +242,12 @@ class head_rows {
   /// that nothing tells the head from one that never went further.
   change prepare_truncate(std::size_t length, std::size_t kept_from) const {
     change next;
-    next.table = table_;
-    page_table& made = next.table.own();
+    next.table_ = table_;
+    page_table& made = next.table_.own();
     if (kept_from != 0 || !early_) {
       const std::size_t end = (std::max)(pages_in(length), made.first);
       if (end < made.first + made.pages.size()) made.pages.resize(end - made.first);
-      next.early = early_before(length);
+      next.early_ = early_before(length);
       return next;
     }
     made.pages.clear();
@@ -300,8 +300,8 @@ class head_rows {
   }
 
   void put(change next) noexcept {
-    early_ = std::move(next.early);
-    table_ = std::move(next.table);
+    early_ = std::move(next.early_);
+    table_ = std::move(next.table_);
   }
   template <class Fill>
   detail::shared_value<early_rows> made_early(std::size_t count, Fill&& fill) const {
