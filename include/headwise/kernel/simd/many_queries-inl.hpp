@@ -43,17 +43,14 @@ inline float* aligned(float* p) {
   return p + ((64 - address % 64) % 64) / sizeof(float);
 }
 
-/// functions::strip_floats. An entry of a strip is the weights [panel][row][query of the panel], the maxima that they
-/// are relative to, and how many rows they are of.
+/// functions::strip_floats. An entry of a strip is the weights [panel][row][query of the panel], then the maxima that
+/// they are relative to [query, in whole panels], then how many rows they are of.
 inline std::size_t strip_floats(std::size_t queries) { return padded(queries) * (block_rows + 1) + lanes; }
-
-/// Where the maxima of an entry begin.
-inline std::size_t strip_maxima(std::size_t queries) { return padded(queries) * block_rows; }
 
 /// functions::received
 inline void received(const float* entry, std::size_t queries, const softmax_rows& state, float* received) {
   const tag d;
-  const float* const maximum = entry + strip_maxima(queries);
+  const float* const maximum = entry + padded(queries) * block_rows;
   const auto rows = static_cast<std::size_t>(maximum[padded(queries)]);
   for (std::size_t r = 0; r < rows; ++r) received[r] = 0.0F;
   HWY_ALIGN float share[panel_width];
@@ -107,7 +104,7 @@ void attend_many(const row_block* runs, std::size_t count, const query_block& qu
       widen_row<Rows>(block.values[r], value_size, values + r * value_size);
     }
     float* const entry = strip == nullptr ? nullptr : strip->data + strip->blocks++ * strip_floats(queries.count);
-    float* const entry_maximum = entry == nullptr ? nullptr : entry + strip_maxima(queries.count);
+    float* const entry_maximum = entry == nullptr ? nullptr : entry + padded(queries.count) * block_rows;
     if (entry != nullptr) entry_maximum[padded(queries.count)] = static_cast<float>(block.count);
     for (std::size_t first = 0; first < queries.count; first += panel_width) {
       const std::size_t width = queries.count - first < panel_width ? queries.count - first : panel_width;
