@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The kernels of one instruction set, in Highway. simd.hpp includes this file once per set; nobody else does.
+// The kernels of one instruction set, in Highway: the table of what the parts in simd/ compute. simd.hpp includes this
+// file once per set; nobody else does.
 
 #if defined(HEADWISE_SIMD_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_SIMD_INL
@@ -28,6 +29,7 @@ namespace headwise::kernel {
 inline namespace HEADWISE_ISA {
 namespace HWY_NAMESPACE {
 
+/// Few queries are bound by memory, many by arithmetic. The softmax alone is promised the sums of add_product.
 template <class Rows>
 void attend_rows(const row_block* runs, std::size_t count, const std::byte* next, const query_block& queries,
                  float* scratch, const softmax_rows& state, weight_strip* strip) {
@@ -37,6 +39,7 @@ void attend_rows(const row_block* runs, std::size_t count, const std::byte* next
     attend_many<Rows>(runs, count, queries, scratch, state, strip);
 }
 
+/// functions::attend
 inline void attend(element_type type, const row_block* runs, std::size_t count, const std::byte* next,
                    const query_block& queries, float* scratch, const softmax_rows& state, weight_strip* strip) {
   if (queries.count == 0) return;
@@ -49,8 +52,8 @@ inline void attend(element_type type, const row_block* runs, std::size_t count, 
 
 inline const functions& table() {
   constexpr const char* name = &HWY_STR(HWY_NAMESPACE)[2];  // without "N_"
-  static constexpr functions kernels{name,   8,   scratch_floats,  attend,   strip_floats, received, widen,
-                                     narrow, dot, add_product_any, add_rows, dot_sums};
+  static constexpr functions kernels{name,   8,   scratch_floats, attend,   strip_floats, received, widen,
+                                     narrow, dot, add_product,    add_rows, dot_sums};
   return kernels;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention of few queries: one pass over the rows for all of them.
+// Attention of few queries, as in decoding: one pass over the rows for all of them, bound by memory.
 
 #if defined(HEADWISE_SIMD_FEW_QUERIES) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_SIMD_FEW_QUERIES
@@ -26,24 +26,25 @@ namespace headwise::kernel {
 inline namespace HEADWISE_ISA {
 namespace HWY_NAMESPACE {
 
-// Bound by memory. Measured (AVX-512, d = 128, 4 queries, f16): fetching line by line between the multiplications, into
-// L2, 6 KiB ahead in the order of use, takes 1.2 times as long as a plain read; fetching the same lines 4 KiB at once
-// 1.5 times; no fetching twice as long. Rows of values that are wider than a tile are taken 4 at a time, so that memory
-// is walked nearly in order.
+constexpr std::size_t few_queries = 8;                         // more than these are many
+constexpr std::size_t tile_queries = registers == 32 ? 4 : 2;  // whose sums fit the registers
 
-constexpr std::size_t few_queries = 8;
-constexpr std::size_t tile_queries = registers == 32 ? 4 : 2;
+// Measured (AVX-512, d = 128, 4 queries, f16): fetching line by line between the multiplications, into L2, 6 KiB ahead
+// in the order of use, takes 1.2 times as long as a plain read; fetching the same lines 4 KiB at once 1.5 times; no
+// fetching twice as long. Rows of values that are wider than a tile are taken 4 at a time, so that memory is walked
+// nearly in order.
 constexpr std::size_t bytes_ahead = 6 * 1024;
 
-/// Line `Part`, `Part` + `Parts` ... of the `Bytes` from `at` on.
+/// Fetches cache lines `part`, `part` + Parts ... of the Bytes from `at` on.
 template <std::size_t Bytes, std::size_t Parts>
-HWY_INLINE void fetch(const std::byte* at, std::size_t part) {
+HWY_INLINE void fetch_lines(const std::byte* at, std::size_t part) {
   HEADWISE_SIMD_UNROLL
   for (std::size_t line = 0; line < Bytes; line += 64 * Parts)
     if (line + 64 * part < Bytes) __builtin_prefetch(at + line + 64 * part, 0, 2);
 }
 
-/// logits[query][0..3] = queries . rows
+/// logits[query][0..3] = queries . rows, where the logits of a query lie block_rows apart. `ahead`: what to fetch
+/// meanwhile, as many bytes as the rows have.
 template <class Rows, std::size_t Queries>
 HWY_INLINE void four_logits(const std::byte* const* rows, std::size_t size, const float* const* queries, float* logits,
                             const std::byte* ahead) {
@@ -61,16 +62,16 @@ HWY_INLINE void four_logits(const std::byte* const* rows, std::size_t size, cons
       const vector query = load(queries[q] + i);
       HEADWISE_SIMD_UNROLL
       for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] = hn::MulAdd(row[r], query, sum[4 * q + r]);
-      fetch<4 * lanes * Rows::bytes, Queries>(ahead + 4 * i * Rows::bytes, q);
+      fetch_lines<4 * lanes * Rows::bytes, Queries>(ahead + 4 * i * Rows::bytes, q);
     }
   }
   if (lanes == 16 && i != size) {
     HEADWISE_SIMD_UNROLL
     for (std::size_t q = 0; q < Queries; ++q) {
-      const vector query = load<true>(queries[q] + i);
+      const vector query = load<part::last_eight>(queries[q] + i);
       HEADWISE_SIMD_UNROLL
       for (std::size_t r = 0; r < 4; ++r)
-        sum[4 * q + r] = hn::MulAdd(load<Rows, true>(rows[r] + i * Rows::bytes), query, sum[4 * q + r]);
+        sum[4 * q + r] = hn::MulAdd(load<Rows, part::last_eight>(rows[r] + i * Rows::bytes), query, sum[4 * q + r]);
     }
   }
   HWY_ALIGN float found[sums];
@@ -81,7 +82,8 @@ HWY_INLINE void four_logits(const std::byte* const* rows, std::size_t size, cons
 }
 
 /// out[query] = factor[query] out[query] + sum of weights[query][row] rows[row], for Columns vectors from `column` on.
-template <class Rows, std::size_t Queries, std::size_t Columns, bool Half = false>
+/// `ahead`: what to fetch meanwhile.
+template <class Rows, std::size_t Queries, std::size_t Columns, part Part = part::whole>
 HWY_INLINE void add_values(const std::byte* const* rows, std::size_t count, std::size_t column, const float* weights,
                            float* const* out, const float* factor, const std::byte* ahead) {
   const tag d;
@@ -91,13 +93,13 @@ HWY_INLINE void add_values(const std::byte* const* rows, std::size_t count, std:
   for (std::size_t r = 0; r < count; ++r) {
     vector row[Columns];
     HEADWISE_SIMD_UNROLL
-    for (std::size_t c = 0; c < Columns; ++c) row[c] = load<Rows, Half>(rows[r] + (column + c * lanes) * Rows::bytes);
+    for (std::size_t c = 0; c < Columns; ++c) row[c] = load<Rows, Part>(rows[r] + (column + c * lanes) * Rows::bytes);
     HEADWISE_SIMD_UNROLL
     for (std::size_t q = 0; q < Queries; ++q) {
       const vector weight = hn::Set(d, weights[q * block_rows + r]);
       HEADWISE_SIMD_UNROLL
       for (std::size_t c = 0; c < Columns; ++c) sum[q * Columns + c] = hn::MulAdd(row[c], weight, sum[q * Columns + c]);
-      fetch<Columns * lanes * Rows::bytes, Queries>(ahead + r * Columns * lanes * Rows::bytes, q);
+      fetch_lines<Columns * lanes * Rows::bytes, Queries>(ahead + r * Columns * lanes * Rows::bytes, q);
     }
   }
   HEADWISE_SIMD_UNROLL
@@ -106,18 +108,18 @@ HWY_INLINE void add_values(const std::byte* const* rows, std::size_t count, std:
     HEADWISE_SIMD_UNROLL
     for (std::size_t c = 0; c < Columns; ++c) {
       float* const at = out[q] + column + c * lanes;
-      store<Half>(hn::MulAdd(load<Half>(at), scale, sum[q * Columns + c]), at);
+      store<Part>(hn::MulAdd(load<Part>(at), scale, sum[q * Columns + c]), at);
     }
   }
 }
 
 /// What to fetch while a row is at work: the row that is used bytes_ahead later, keys before values before the next
-/// block's keys.
+/// block's keys. Addresses alone: the bytes behind the last rows of a page are fetched in vain, and never read.
 struct fetch_order {
   const seen_rows& block;
   const std::byte* next_keys;  // or nullptr
   std::size_t key_bytes;
-  std::size_t distance;  // in rows
+  std::size_t distance;  // in rows, as if all were keys
 
   fetch_order(const seen_rows& rows, const std::byte* next, std::size_t bytes)
       : block(rows), next_keys(next), key_bytes(bytes), distance(bytes_ahead / bytes / 4 * 4) {
@@ -133,10 +135,10 @@ struct fetch_order {
   }
 };
 
-/// `Queries` queries from `first` on against a block. `order`: what to fetch meanwhile, or nullptr.
+/// Adds a block to the softmax of Queries queries from `first` on. `order`: what to fetch meanwhile, or nullptr.
 template <class Rows, std::size_t Queries>
-HWY_NOINLINE void few_tile(const seen_rows& block, const query_block& queries, std::size_t first,
-                           const fetch_order* order, const softmax_rows& state) {
+HWY_NOINLINE void attend_tile(const seen_rows& block, const query_block& queries, std::size_t first,
+                              const fetch_order* order, const softmax_rows& state) {
   HWY_ALIGN float weights[Queries * block_rows];
   const float* query[Queries];
   float* out[Queries];
@@ -168,23 +170,24 @@ HWY_NOINLINE void few_tile(const seen_rows& block, const query_block& queries, s
       c += lanes;
     }
     if (lanes == 16 && c != queries.value_size)
-      add_values<Rows, Queries, 1, true>(values, rows, c, weights + r, out, factor, values[0]);
+      add_values<Rows, Queries, 1, part::last_eight>(values, rows, c, weights + r, out, factor, values[0]);
     for (float& f : factor) f = 1.0F;
   }
 }
 
 /// The largest tile of at most `left` queries; returns how many they are.
 template <class Rows>
-std::size_t few_tiles(std::size_t left, const seen_rows& block, const query_block& queries, std::size_t first,
-                      const fetch_order* order, const softmax_rows& state) {
+std::size_t attend_largest_tile(std::size_t left, const seen_rows& block, const query_block& queries, std::size_t first,
+                                const fetch_order* order, const softmax_rows& state) {
   if constexpr (tile_queries == 4) {
-    if (left >= 4) return few_tile<Rows, 4>(block, queries, first, order, state), 4;
-    if (left == 3) return few_tile<Rows, 3>(block, queries, first, order, state), 3;
+    if (left >= 4) return attend_tile<Rows, 4>(block, queries, first, order, state), 4;
+    if (left == 3) return attend_tile<Rows, 3>(block, queries, first, order, state), 3;
   }
-  if (left >= 2) return few_tile<Rows, 2>(block, queries, first, order, state), 2;
-  return few_tile<Rows, 1>(block, queries, first, order, state), 1;
+  if (left >= 2) return attend_tile<Rows, 2>(block, queries, first, order, state), 2;
+  return attend_tile<Rows, 1>(block, queries, first, order, state), 1;
 }
 
+/// functions::attend for at most few_queries and values of some size, without a strip.
 template <class Rows>
 void attend_few(const row_block* runs, std::size_t count, const std::byte* next_keys, const query_block& queries,
                 const softmax_rows& state) {
@@ -205,7 +208,7 @@ void attend_few(const row_block* runs, std::size_t count, const std::byte* next_
       const fetch_order order(block, next, key_bytes);
       const fetch_order* fetching = &order;
       for (std::size_t q = token * queries.group, end_query = last * queries.group; q < end_query;) {
-        q += few_tiles<Rows>(end_query - q, block, queries, q, fetching, state);
+        q += attend_largest_tile<Rows>(end_query - q, block, queries, q, fetching, state);
         fetching = nullptr;  // the first tile has fetched what comes
       }
     }

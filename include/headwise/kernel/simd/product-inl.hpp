@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Products of matrices.
+// Products of matrices: tiles of sums that stay in registers.
 
 #if defined(HEADWISE_SIMD_PRODUCT) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_SIMD_PRODUCT
@@ -21,16 +21,14 @@ namespace headwise::kernel {
 inline namespace HEADWISE_ISA {
 namespace HWY_NAMESPACE {
 
-constexpr std::size_t columns = registers == 32 ? 4 : 2;  // vectors of a product's tile
-
-constexpr std::size_t panel = columns * lanes;  // queries of a panel
-constexpr std::size_t padded(std::size_t queries) { return (queries + panel - 1) / panel * panel; }
+constexpr std::size_t tile_columns = registers == 32 ? 4 : 2;  // vectors of the widest tile
+constexpr std::size_t panel_width = tile_columns * lanes;      // floats of it
 
 enum class into { store, add };
 
-/// c[Rows x Columns vectors] = a[Rows x depth] b[depth x Columns vectors], or c = factor c + that; one tile that stays
-/// in registers. Without factors, c = c + that.
-template <into Mode, std::size_t Rows, std::size_t Columns, bool Half = false>
+/// c[Rows x Columns vectors] = a[Rows x depth] b[depth x Columns vectors]; or c = factor c + that, with a factor per
+/// row or, where it is nullptr, 1. Element (i, k) of a is a[i * a_row + k * a_depth].
+template <into Into, std::size_t Rows, std::size_t Columns, part Part = part::whole>
 HWY_INLINE void product_tile(std::size_t depth, const float* a, std::size_t a_row, std::size_t a_depth, const float* b,
                              std::size_t b_stride, float* c, std::size_t c_stride, const float* factor) {
   const tag d;
@@ -40,7 +38,7 @@ HWY_INLINE void product_tile(std::size_t depth, const float* a, std::size_t a_ro
   for (std::size_t k = 0; k < depth; ++k) {
     vector right[Columns];
     HEADWISE_SIMD_UNROLL
-    for (std::size_t j = 0; j < Columns; ++j) right[j] = load<Half>(b + k * b_stride + j * lanes);
+    for (std::size_t j = 0; j < Columns; ++j) right[j] = load<Part>(b + k * b_stride + j * lanes);
     HEADWISE_SIMD_UNROLL
     for (std::size_t i = 0; i < Rows; ++i) {
       const vector left = hn::Set(d, a[i * a_row + k * a_depth]);
@@ -53,17 +51,17 @@ HWY_INLINE void product_tile(std::size_t depth, const float* a, std::size_t a_ro
     HEADWISE_SIMD_UNROLL
     for (std::size_t j = 0; j < Columns; ++j) {
       float* const at = c + i * c_stride + j * lanes;
-      if constexpr (Mode == into::store)
-        store<Half>(sum[i * Columns + j], at);
+      if constexpr (Into == into::store)
+        store<Part>(sum[i * Columns + j], at);
       else if (factor == nullptr)
-        store<Half>(hn::Add(load<Half>(at), sum[i * Columns + j]), at);
+        store<Part>(hn::Add(load<Part>(at), sum[i * Columns + j]), at);
       else
-        store<Half>(hn::MulAdd(load<Half>(at), hn::Set(d, factor[i]), sum[i * Columns + j]), at);
+        store<Part>(hn::MulAdd(load<Part>(at), hn::Set(d, factor[i]), sum[i * Columns + j]), at);
     }
   }
 }
 
-/// Rows of the tile of `Columns` vectors that fills the registers.
+/// Rows of a tile of Columns vectors that fills the registers.
 template <std::size_t Columns>
 constexpr std::size_t tile_rows = registers == 32 ? (Columns == 4   ? 6
                                                      : Columns == 3 ? 8
@@ -71,7 +69,7 @@ constexpr std::size_t tile_rows = registers == 32 ? (Columns == 4   ? 6
                                                                     : 16)
                                                   : (Columns == 2 ? 6 : 12);
 
-/// c[rows x Columns vectors] = a b
+/// c[rows x Columns vectors] = a[rows x depth] b[depth x Columns vectors]: one panel of a product.
 template <std::size_t Columns>
 HWY_NOINLINE void product_panel(std::size_t rows, std::size_t depth, const float* a, std::size_t a_row, const float* b,
                                 std::size_t b_stride, float* c, std::size_t c_stride) {
@@ -88,45 +86,47 @@ HWY_NOINLINE void product_panel(std::size_t rows, std::size_t depth, const float
                                           nullptr);
 }
 
-/// c[Rows x width] = factor c + a[Rows x depth] b[depth x width], where width is a multiple of 8
+/// c[Rows x width] = factor c + a[Rows x depth] b[depth x width]; `width`: a multiple of 8.
 template <std::size_t Rows>
-HWY_NOINLINE void add_product_rows(std::size_t width, std::size_t depth, const float* a, std::size_t a_row,
-                                   std::size_t a_depth, const float* b, std::size_t b_stride, float* c,
-                                   std::size_t c_stride, const float* factor) {
+HWY_NOINLINE void scale_add_product_rows(std::size_t width, std::size_t depth, const float* a, std::size_t a_row,
+                                         std::size_t a_depth, const float* b, std::size_t b_stride, float* c,
+                                         std::size_t c_stride, const float* factor) {
   std::size_t j = 0;
-  for (; j + columns * lanes <= width; j += columns * lanes)
-    product_tile<into::add, Rows, columns>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride, factor);
-  if (columns == 4 && j + 2 * lanes <= width) {
+  for (; j + panel_width <= width; j += panel_width)
+    product_tile<into::add, Rows, tile_columns>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride, factor);
+  if (tile_columns == 4 && j + 2 * lanes <= width) {
     product_tile<into::add, Rows, 2>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride, factor);
     j += 2 * lanes;
   }
   for (; j + lanes <= width; j += lanes)
     product_tile<into::add, Rows, 1>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride, factor);
   if (lanes == 16 && j != width)
-    product_tile<into::add, Rows, 1, true>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride, factor);
+    product_tile<into::add, Rows, 1, part::last_eight>(depth, a, a_row, a_depth, b + j, b_stride, c + j, c_stride,
+                                                       factor);
 }
 
 /// The same for any number of rows.
-inline void add_product(std::size_t rows, std::size_t width, std::size_t depth, const float* a, std::size_t a_row,
-                        std::size_t a_depth, const float* b, std::size_t b_stride, float* c, std::size_t c_stride,
-                        const float* factor) {
+inline void scale_add_product(std::size_t rows, std::size_t width, std::size_t depth, const float* a, std::size_t a_row,
+                              std::size_t a_depth, const float* b, std::size_t b_stride, float* c, std::size_t c_stride,
+                              const float* factor) {
   std::size_t i = 0;
-  const auto at = [&](auto* p) { return p == nullptr ? nullptr : p + i; };
+  const auto at = [&](const float* p) { return p == nullptr ? nullptr : p + i; };
   for (; i + 6 <= rows; i += 6)
-    add_product_rows<6>(width, depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride, c_stride,
-                        at(factor));
+    scale_add_product_rows<6>(width, depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride, c_stride,
+                              at(factor));
   for (; i + 2 <= rows; i += 2)
-    add_product_rows<2>(width, depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride, c_stride,
-                        at(factor));
+    scale_add_product_rows<2>(width, depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride, c_stride,
+                              at(factor));
   for (; i < rows; ++i)
-    add_product_rows<1>(width, depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride, c_stride,
-                        at(factor));
+    scale_add_product_rows<1>(width, depth, a + i * a_row, a_row, a_depth, b, b_stride, c + i * c_stride, c_stride,
+                              at(factor));
 }
 
-inline void add_product_any(std::size_t rows, std::size_t width, std::size_t depth, const float* a, std::size_t a_row,
-                            std::size_t a_depth, const float* b, std::size_t b_stride, float* c, std::size_t c_stride) {
+/// functions::add_product, of any width.
+inline void add_product(std::size_t rows, std::size_t width, std::size_t depth, const float* a, std::size_t a_row,
+                        std::size_t a_depth, const float* b, std::size_t b_stride, float* c, std::size_t c_stride) {
   const std::size_t whole = width / 8 * 8;
-  add_product(rows, whole, depth, a, a_row, a_depth, b, b_stride, c, c_stride, nullptr);
+  scale_add_product(rows, whole, depth, a, a_row, a_depth, b, b_stride, c, c_stride, nullptr);
   for (std::size_t i = 0; i < rows; ++i)
     for (std::size_t j = whole; j < width; ++j) {
       float sum = 0.0F;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Rows as they are stored: loading their elements as float32, and converting them.
+// Rows as they are stored: their elements as float32, a vector at a time, and back.
 
 #if defined(HEADWISE_SIMD_ROWS) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_SIMD_ROWS
@@ -43,6 +43,9 @@ HWY_INLINE vector from_f16_bits(hn::Vec<hn::RebindToUnsigned<tag>> half) {
   return hn::BitCast(d, hn::Or(sign, magnitude));
 }
 
+// How rows of each type are read: `bytes` of an element; load(d, at): the first elements from `at` on, one per lane of
+// d.
+
 struct f32_rows {
   static constexpr std::size_t bytes = 4;
   template <class D>
@@ -77,33 +80,38 @@ struct bf16_rows {
   }
 };
 
-/// `lanes` elements, or the last 8 of a row whose size is not a multiple of 16, filled up with zeros.
-template <class Rows, bool Half = false>
+/// Head sizes are multiples of 8, so a row may end in half of a vector of 16 lanes.
+enum class part { whole, last_eight };
+
+/// A vector of a row's elements. The lanes above the last eight are zeros.
+template <class Rows, part Part = part::whole>
 HWY_INLINE vector load(const std::byte* at) {
-  if constexpr (Half && lanes == 16)
+  if constexpr (Part == part::last_eight && lanes == 16)
     return hn::ZeroExtendVector(tag(), Rows::load(hn::Half<tag>(), at));
   else
     return Rows::load(tag(), at);
 }
-template <bool Half = false>
+template <part Part = part::whole>
 HWY_INLINE vector load(const float* at) {
-  return load<f32_rows, Half>(reinterpret_cast<const std::byte*>(at));
+  return load<f32_rows, Part>(reinterpret_cast<const std::byte*>(at));
 }
-template <bool Half = false>
+template <part Part = part::whole>
 HWY_INLINE void store(vector v, float* at) {
-  if constexpr (Half && lanes == 16)
+  if constexpr (Part == part::last_eight && lanes == 16)
     hn::StoreU(hn::LowerHalf(hn::Half<tag>(), v), hn::Half<tag>(), at);
   else
     hn::StoreU(v, tag(), at);
 }
 
+/// `size`: a multiple of 8.
 template <class Rows>
 HWY_INLINE void widen_row(const std::byte* row, std::size_t size, float* out) {
   std::size_t i = 0;
   for (; i + lanes <= size; i += lanes) store(load<Rows>(row + i * Rows::bytes), out + i);
-  if (lanes == 16 && i != size) store<true>(load<Rows, true>(row + i * Rows::bytes), out + i);
+  if (lanes == 16 && i != size) store<part::last_eight>(load<Rows, part::last_eight>(row + i * Rows::bytes), out + i);
 }
 
+/// functions::widen
 inline void widen(element_type type, const void* elements, float* floats, std::size_t count) {
   const auto* const at = static_cast<const std::byte*>(elements);
   const std::size_t whole = count / lanes * lanes;
@@ -118,6 +126,7 @@ inline void widen(element_type type, const void* elements, float* floats, std::s
   }
 }
 
+/// functions::narrow. A vector with a NaN is left to the format, which keeps every bit of it that fits.
 inline void narrow(element_type type, const float* floats, void* elements, std::size_t count) {
   auto* const at = static_cast<std::byte*>(elements);
   std::size_t i = 0;
@@ -131,7 +140,7 @@ inline void narrow(element_type type, const float* floats, void* elements, std::
         const vector largest = hn::Set(d, 65504.0F);
         const vector magnitude = hn::Abs(x);
         const auto beyond = hn::And(hn::Gt(magnitude, largest), hn::Le(magnitude, hn::Set(d, 3.4028234e38F)));
-        if (!hn::AllTrue(d, hn::Eq(x, x))) {  // keep every bit of a NaN that fits
+        if (!hn::AllTrue(d, hn::Eq(x, x))) {
           float16::encode(floats + i, at + i * 2, lanes);
           continue;
         }

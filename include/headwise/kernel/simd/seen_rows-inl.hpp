@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The rows of a block that queries see.
+// The rows of a block that queries see. (Nothing in here is a vector, but no two sets may share code.)
 
 #if defined(HEADWISE_SIMD_SEEN_ROWS) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_SIMD_SEEN_ROWS
@@ -35,11 +35,12 @@ struct seen_rows {
   bool biased = false;
   const std::byte* keys[block_rows + 3];  // the last one repeated: logits come four at a time
   const std::byte* values[block_rows];
-  HWY_ALIGN float bias[block_rows];   // where biased
+  HWY_ALIGN float bias[block_rows];   // only where biased
   std::size_t run_begin[block_rows];  // indices and positions of the first row of each run
   std::size_t run_position[block_rows + 1];
   std::size_t runs = 0;
 
+  /// The rows of `range` (positions) of these runs, which make up a block.
   void gather(const row_block* from, std::size_t run_count, key_range range, std::size_t key_bytes,
               std::size_t value_bytes) {
     count = 0;
@@ -79,6 +80,7 @@ struct seen_rows {
     const std::size_t row = run_begin[i - 1] + (position - run_position[i - 1]);
     return row < end ? row : end;
   }
+  /// The rows of `range` (positions) as indices.
   key_range seen(const key_range& range) const { return {before(range.begin), before(range.end)}; }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Logits to weights.
+// What a softmax needs, and that of one query: logits to weights.
 
 #if defined(HEADWISE_SIMD_SOFTMAX) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_SIMD_SOFTMAX
@@ -11,11 +11,8 @@
 #include <hwy/highway.h>
 
 #include <cstddef>
-#include <cstdint>
 
 #include "headwise/kernel/block.hpp"
-#include "headwise/kernel/simd/product-inl.hpp"
-#include "headwise/kernel/simd/seen_rows-inl.hpp"
 #include "headwise/kernel/simd/vectors-inl.hpp"
 
 #ifdef HEADWISE_SIMD_HERE
@@ -65,7 +62,8 @@ HWY_INLINE vector capped(vector x, float softcap) {
 /// of the others stays what it was.
 HWY_INLINE vector larger(vector a, vector b) { return hn::IfThenElse(hn::Gt(b, a), b, a); }
 
-/// Turns `count` logits into weights e^(logit - maximum); returns the factor of what came before.
+/// Turns `count` logits of one query (and their `bias`, or nullptr) into weights e^(logit - maximum), and adds them to
+/// `sum`; returns the factor of what came before. `logits` and `bias`: aligned, with room for whole vectors.
 HWY_INLINE float softmax_row(float* logits, std::size_t count, const float* bias, float softcap, float& maximum,
                              float& sum) {
   const tag d;
@@ -93,68 +91,6 @@ HWY_INLINE float softmax_row(float* logits, std::size_t count, const float* bias
   maximum = hn::GetLane(largest);
   sum = sum * factor + hn::GetLane(hn::SumOfLanes(d, total));
   return factor;
-}
-
-/// Logits of one panel, [row][query], to weights; the factors of what came before go to `factor`. Lanes are queries,
-/// so maxima and sums need no shuffles. `some`: not every query sees every row.
-template <std::size_t Columns>
-HWY_NOINLINE void softmax_panel(float* logits, const seen_rows& block, std::size_t rows, const query_block& queries,
-                                std::size_t first, std::size_t count, float* maximum, float* sum, float* factor) {
-  const tag d;
-  const float softcap = queries.params->softcap;
-  HWY_ALIGN std::int32_t begin[Columns * lanes];
-  HWY_ALIGN std::int32_t end[Columns * lanes];
-  bool every[Columns];  // whether every lane of a vector sees every row
-  for (std::size_t c = 0; c < Columns; ++c) every[c] = true;
-  for (std::size_t q = 0; q < Columns * lanes; ++q) {
-    const bool same = q != 0 && q < count && (first + q) % queries.group != 0;  // as the query before: of one token
-    const key_range own = q >= count ? key_range{0, rows}
-                          : same
-                              ? key_range{static_cast<std::size_t>(begin[q - 1]), static_cast<std::size_t>(end[q - 1])}
-                              : block.seen(queries.sees[(first + q) / queries.group]);
-    begin[q] = static_cast<std::int32_t>(own.begin);
-    end[q] = static_cast<std::int32_t>(own.end);
-    if (own.begin != 0 || own.end < rows) every[q / lanes] = false;
-  }
-  const hn::RebindToSigned<tag> integer;
-  HEADWISE_SIMD_UNROLL
-  for (std::size_t c = 0; c < Columns; ++c) {
-    const bool all = every[c];
-    float* const column = logits + c * lanes;
-    const vector old = hn::Load(d, maximum + c * lanes);
-    vector largest = old;
-    for (std::size_t r = 0; r < rows; ++r) {
-      vector x = hn::LoadU(d, column + r * panel);
-      if (softcap > 0.0F || block.biased || !all) {
-        if (softcap > 0.0F) x = capped(x, softcap);
-        if (block.biased) x = hn::Add(x, hn::Set(d, block.bias[r]));
-        if (!all) {
-          const auto row = hn::Set(integer, static_cast<std::int32_t>(r));
-          const auto seen = hn::AndNot(hn::Lt(row, hn::Load(integer, begin + c * lanes)),
-                                       hn::Lt(row, hn::Load(integer, end + c * lanes)));
-          x = hn::IfThenElse(hn::RebindMask(d, seen), x, hn::Set(d, lowest_logit));
-        }
-        hn::StoreU(x, d, column + r * panel);
-      }
-      largest = larger(largest, x);
-    }
-    const vector scale = exp_nonpositive(hn::Sub(old, largest));
-    vector total = hn::Zero(d);
-    for (std::size_t r = 0; r < rows; ++r) {
-      vector weight = exp_nonpositive(hn::Sub(hn::LoadU(d, column + r * panel), largest));
-      if (!all) {
-        const auto row = hn::Set(integer, static_cast<std::int32_t>(r));
-        const auto seen = hn::AndNot(hn::Lt(row, hn::Load(integer, begin + c * lanes)),
-                                     hn::Lt(row, hn::Load(integer, end + c * lanes)));
-        weight = hn::IfThenElseZero(hn::RebindMask(d, seen), weight);
-      }
-      hn::StoreU(weight, d, column + r * panel);
-      total = hn::Add(total, weight);
-    }
-    hn::Store(largest, d, maximum + c * lanes);
-    hn::Store(hn::MulAdd(hn::Load(d, sum + c * lanes), scale, total), d, sum + c * lanes);
-    hn::Store(scale, d, factor + c * lanes);
-  }
 }
 
 }  // namespace HWY_NAMESPACE

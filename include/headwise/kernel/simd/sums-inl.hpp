@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Dot products and sums of rows.
+// Dot products, and sums of rows in float64.
 
 #if defined(HEADWISE_SIMD_SUMS) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_SIMD_SUMS
@@ -21,6 +21,7 @@ namespace headwise::kernel {
 inline namespace HEADWISE_ISA {
 namespace HWY_NAMESPACE {
 
+/// functions::dot
 inline float dot(const float* a, const float* b, std::size_t size) {
   const tag d;
   vector sum[2] = {hn::Zero(d), hn::Zero(d)};
@@ -37,11 +38,12 @@ inline float dot(const float* a, const float* b, std::size_t size) {
 }
 
 #if HWY_HAVE_FLOAT64
-/// Four registers of sums stay where they are while the rows go by; bits do not depend on how many rows come at a time.
+/// functions::add_rows. Four registers of sums stay where they are while the rows go by; bits do not depend on how many
+/// rows come at a time.
 inline void add_rows(const float* rows, std::size_t count, std::size_t size, double* sums) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> narrow;
-  constexpr std::size_t n = lanes / 2;
+  constexpr std::size_t n = lanes / 2;  // float64 lanes
   std::size_t i = 0;
   for (; i + 4 * n <= size; i += 4 * n) {
     hn::Vec<decltype(d)> sum[4];
@@ -59,10 +61,11 @@ inline void add_rows(const float* rows, std::size_t count, std::size_t size, dou
     for (std::size_t row = 0; row < count; ++row) sums[i] += static_cast<double>(rows[row * size + i]);
 }
 
+/// functions::dot_sums
 inline double dot_sums(const float* a, const double* b, std::size_t size) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> narrow;
-  constexpr std::size_t n = lanes / 2;
+  constexpr std::size_t n = lanes / 2;  // float64 lanes
   auto sum = hn::Zero(d);
   std::size_t i = 0;
   for (; i + n <= size; i += n) sum = hn::MulAdd(hn::PromoteTo(d, hn::LoadU(narrow, a + i)), hn::LoadU(d, b + i), sum);
@@ -70,7 +73,7 @@ inline double dot_sums(const float* a, const double* b, std::size_t size) {
   for (; i < size; ++i) total += static_cast<double>(a[i]) * b[i];
   return total;
 }
-#else  // plain loops
+#else  // no vectors of them: plain loops
 using kernel::add_rows;
 using kernel::dot_sums;
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The vectors of one instruction set, and whether it has kernels at all.
+// The vectors of one instruction set, and whether it has kernels at all. Every other part includes this one.
 
 #if defined(HEADWISE_SIMD_VECTORS) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADWISE_SIMD_VECTORS
@@ -15,7 +15,9 @@
 
 #include "headwise/config.hpp"
 
-// One-lane and scalable sets keep the reference kernels; SSSE3 and AVX3_DL have nothing that SSE4 and AVX3 lack here.
+// HEADWISE_SIMD_HERE: the set has kernels. One-lane and scalable sets keep the reference kernels; SSSE3 and AVX3_DL
+// have nothing that SSE4 and AVX3 lack here. (Parts are included for every set and then are empty: Highway's guard
+// counts.)
 #undef HEADWISE_SIMD_HERE
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || HWY_HAVE_SCALABLE
 #elif HWY_TARGET != HWY_STATIC_TARGET && (HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_AVX3_DL)
@@ -23,8 +25,7 @@
 #define HEADWISE_SIMD_HERE
 #endif
 
-// Arrays of vectors must end up in registers, so every loop over them is unrolled. simd-inl.hpp undefines it at its
-// end.
+// Arrays of vectors must end up in registers, so every loop over them is unrolled. simd-inl.hpp undefines both macros.
 #undef HEADWISE_SIMD_UNROLL
 #if HWY_COMPILER_CLANG
 #define HEADWISE_SIMD_UNROLL _Pragma("clang loop unroll(full)")
@@ -42,8 +43,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using tag = hn::ScalableTag<float>;
 using vector = hn::Vec<tag>;
-constexpr std::size_t lanes = hn::MaxLanes(tag());
-constexpr std::size_t registers = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64 ? 32 : 16;
+constexpr std::size_t lanes = hn::MaxLanes(tag());                                       // 4, 8 or 16
+constexpr std::size_t registers = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64 ? 32 : 16;  // that hold a vector each
 
 /// Adds lanes that are Step apart: lane i of the result comes from a where bit Step of i is clear, else from b.
 template <std::size_t Step>
