@@ -136,7 +136,7 @@ void attention(element_type type, std::size_t key_size, std::size_t value_size, 
   const kernel::softmax_rows state{maximum.data(), sum.data(), out.data()};
   kernel::clear(state, count, value_size);
   const kernel::query_block block{queries.data(), count, group, key_size, value_size, &params, sees.data()};
-  kernels.attend(type, runs.data(), runs.size(), nullptr, block, scratch.data(), state, nullptr);
+  kernels.attend(type, runs.data(), runs.size(), 0, block, scratch.data(), state, nullptr);
   for (std::size_t q = 0; q < count; ++q) {
     const key_range& range = sees[q / group];
     const auto at = [&](std::size_t row) { return exact_rows.begin() + static_cast<std::ptrdiff_t>(row); };
@@ -174,7 +174,7 @@ void extremes(std::size_t count) {
           const kernel::softmax_rows state{maximum.data(), sum.data(), out.data()};
           kernel::clear(state, count, 8);
           const kernel::query_block block{queries.data(), count, 1, 8, 8, &params, sees.data()};
-          kernels.attend(element_type::f32, runs, 2, nullptr, block, scratch.data(), state, nullptr);
+          kernels.attend(element_type::f32, runs, 2, 0, block, scratch.data(), state, nullptr);
           const std::uint32_t expected = bits_of(first > second ? 1.0F : (first < second ? 3.0F : 2.0F));
           for (std::size_t i = 0; i < out.size(); ++i)  // bits: with -Ofast a NaN may compare as anything
             expect(bits_of(out[i] / sum[i / 8]) == expected, "extremes", count, at, i);

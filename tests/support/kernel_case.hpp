@@ -120,9 +120,8 @@ struct kernel_case {
     kernel::weight_strip weights{answer.strip.data(), 0};
     for (std::size_t i = 0; i < blocks.size();) {
       const std::size_t most = std::min(runs_at_once, blocks.size() - i);
-      const std::byte* const next = i + most < blocks.size() ? blocks[i + most].keys : nullptr;
-      kernels.attend(type, blocks.data() + i, most, next, block, scratch.data() + scratch_offset, state,
-                     strip ? &weights : nullptr);
+      kernels.attend(type, blocks.data() + i, most, blocks.size() - i - most, block, scratch.data() + scratch_offset,
+                     state, strip ? &weights : nullptr);
       i += most;
     }
     answer.strip_entries = weights.blocks;

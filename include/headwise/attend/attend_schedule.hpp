@@ -380,17 +380,16 @@ void attend_schedule::run_task(const task& mine) noexcept {
   kernel::row_block runs[2 * kernel::block_rows];
   for (std::size_t r = mine.first_run; r < mine.last_run;) {
     std::size_t count = 0;
-    const std::byte* next_keys = nullptr;
-    for (; r < mine.last_run; ++r, ++count) {
-      const headwise::run next = head.run_at(r);
-      if (count >= runs_at_once &&
-          next.position / kernel::block_rows != runs[count - 1].position / kernel::block_rows) {
-        next_keys = next.keys;
-        break;  // blocks stay whole
-      }
+    std::size_t ahead = 0;
+    for (; ahead == 0 && r + count < mine.last_run; ++count) {
+      const headwise::run next = head.run_at(r + count);
       runs[count] = {next.keys, next.values, next.rows, next.position, next.bias};
+      if (count >= runs_at_once && next.position / kernel::block_rows != runs[count - 1].position / kernel::block_rows)
+        ahead = 1;  // blocks stay whole
     }
-    kernel::attend_runs(*of.kernels, head.format(), runs, count, next_keys, queries, scratch, state,
+    count -= ahead;
+    r += count;
+    kernel::attend_runs(*of.kernels, head.format(), runs, count, ahead, queries, scratch, state,
                         of.extras.received != nullptr ? &strip : nullptr);
   }
   if (of.extras.received != nullptr && strip.blocks != 0)

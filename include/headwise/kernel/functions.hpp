@@ -23,10 +23,10 @@ struct functions {
 
   /// Adds `count` runs of rows, in the order of position, to the softmax of every query row that sees any of them.
   /// Rows that a query does not see are not even multiplied by 0, so what they hold does not matter.
-  /// `next`: keys that will be needed after these, to be fetched early, or nullptr.
+  /// `ahead`: how many more runs lie behind those, to be fetched early because they are needed next.
   /// Without values (value_size 0) it gives the softmax alone; each q.k is then summed as add_product does.
   /// A `strip` (or nullptr) also keeps the weights, an entry for each run that any query sees.
-  void (*attend)(element_type rows, const row_block* runs, std::size_t count, const std::byte* next,
+  void (*attend)(element_type rows, const row_block* runs, std::size_t count, std::size_t ahead,
                  const query_block& queries, float* scratch, const softmax_rows& state, weight_strip* strip);
 
   /// Floats of one entry of a strip.

@@ -106,10 +106,10 @@ inline std::size_t scratch_floats(const functions& kernels, std::size_t queries,
 /// functions::attend for rows of any format: those that kernels cannot read are decoded a run at a time.
 template <class Format>
 void attend_runs(const functions& kernels, const Format& format, const row_block* runs, std::size_t count,
-                 const std::byte* next, const query_block& queries, float* scratch, const softmax_rows& state,
+                 std::size_t ahead, const query_block& queries, float* scratch, const softmax_rows& state,
                  weight_strip* strip) {
   if (const auto type = headwise::detail::type_of(format))
-    return kernels.attend(*type, runs, count, next, queries, scratch, state, strip);
+    return kernels.attend(*type, runs, count, ahead, queries, scratch, state, strip);
   float* const keys = scratch;
   float* const values = keys + block_rows * queries.key_size;
   float* const rest = values + block_rows * queries.value_size;
@@ -119,7 +119,7 @@ void attend_runs(const functions& kernels, const Format& format, const row_block
     format.decode(run.values, values, run.rows * queries.value_size);
     run.keys = reinterpret_cast<const std::byte*>(keys);
     run.values = reinterpret_cast<const std::byte*>(values);
-    kernels.attend(element_type::f32, &run, 1, nullptr, queries, rest, state, strip);
+    kernels.attend(element_type::f32, &run, 1, 0, queries, rest, state, strip);
   }
 }
 

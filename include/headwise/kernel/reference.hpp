@@ -155,8 +155,8 @@ inline const functions& table() noexcept {
       [](std::size_t queries, std::size_t key_size, std::size_t value_size) {
         return scratch_floats(queries, key_size, value_size);
       },
-      [](element_type type, const row_block* runs, std::size_t count, const std::byte* /*next*/,
-         const query_block& queries, float* scratch, const softmax_rows& state, weight_strip* strip) {
+      [](element_type type, const row_block* runs, std::size_t count, std::size_t /*ahead*/, const query_block& queries,
+         float* scratch, const softmax_rows& state, weight_strip* strip) {
         with_format(type, [&](const auto& format) {
           for (std::size_t i = 0; i < count; ++i) attend_block(format, runs[i], queries, scratch, state, strip);
         });

@@ -31,22 +31,22 @@ namespace HWY_NAMESPACE {
 
 /// Few queries are bound by memory, many by arithmetic. The softmax alone is promised the sums of add_product.
 template <class Rows>
-void attend_rows(const row_block* runs, std::size_t count, const std::byte* next, const query_block& queries,
+void attend_rows(const row_block* runs, std::size_t count, std::size_t ahead, const query_block& queries,
                  float* scratch, const softmax_rows& state, weight_strip* strip) {
   if (queries.count <= few_queries && strip == nullptr && queries.value_size != 0)
-    attend_few<Rows>(runs, count, next, queries, state);
+    attend_few<Rows>(runs, count, ahead, queries, state);
   else
     attend_many<Rows>(runs, count, queries, scratch, state, strip);
 }
 
 /// functions::attend
-inline void attend(element_type type, const row_block* runs, std::size_t count, const std::byte* next,
+inline void attend(element_type type, const row_block* runs, std::size_t count, std::size_t ahead,
                    const query_block& queries, float* scratch, const softmax_rows& state, weight_strip* strip) {
   if (queries.count == 0) return;
   switch (type) {
-    case element_type::f32: return attend_rows<f32_rows>(runs, count, next, queries, scratch, state, strip);
-    case element_type::f16: return attend_rows<f16_rows>(runs, count, next, queries, scratch, state, strip);
-    case element_type::bf16: return attend_rows<bf16_rows>(runs, count, next, queries, scratch, state, strip);
+    case element_type::f32: return attend_rows<f32_rows>(runs, count, ahead, queries, scratch, state, strip);
+    case element_type::f16: return attend_rows<f16_rows>(runs, count, ahead, queries, scratch, state, strip);
+    case element_type::bf16: return attend_rows<bf16_rows>(runs, count, ahead, queries, scratch, state, strip);
   }
 }
 

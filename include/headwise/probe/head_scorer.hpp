@@ -311,7 +311,7 @@ class head_scorer {
         const auto* const bytes = reinterpret_cast<const std::byte*>(keys + start * dim);
         runs[count] = {bytes, bytes, (std::min)(kernel::block_rows, end - start), start, 0.0F};
       }
-      kernels.attend(element_type::f32, runs.data(), count, nullptr, block, work.rest, softmax, nullptr);
+      kernels.attend(element_type::f32, runs.data(), count, 0, block, work.rest, softmax, nullptr);
     }
     for (std::size_t row = 0; row < rows; ++row)
       work.log_sum[row] = static_cast<double>(softmax.maximum[row]) + std::log(static_cast<double>(softmax.sum[row]));
