@@ -166,12 +166,6 @@ class fetch_order {
   fetched with_later(const std::byte* soon, const std::byte* here, std::size_t count) {
     fetched all{soon, here, here};
     if (run_ == end_) return all;
-<<<<<<< HEAD
-    if (keys_) all.keys = run_->keys + row_ * key_bytes_;
-    if (values_) all.values = run_->values + row_ * value_bytes_;
-    row_ += count;
-    if (row_ >= run_->rows) {
-=======
     const std::size_t half = (run_->rows + 1) / 2;
     const std::size_t row = second_half_ ? half + row_ : row_;
     if (keys_) all.keys = run_->keys + row * key_bytes_;
@@ -179,7 +173,6 @@ class fetch_order {
     if (second_half_) row_ += count;
     second_half_ = !second_half_;
     if (row_ >= half) {
->>>>>>> gap
       ++run_;
       row_ = 0;
     }
@@ -190,12 +183,8 @@ class fetch_order {
   const std::byte* next_keys_;
   const row_block* run_;  // of the row that is fetched next
   const row_block* end_;
-<<<<<<< HEAD
-  std::size_t row_ = 0;
-=======
   std::size_t row_ = 0;  // of the first half, and as far into the second one
   bool second_half_ = false;
->>>>>>> gap
   std::size_t key_bytes_;
   std::size_t value_bytes_;
   bool keys_;
