@@ -336,7 +336,7 @@ TEST(bounded_compensation, a_row_that_is_no_finite_number_leaves_no_bounds) {
 
 TEST(bounded_compensation, a_saved_summary_has_the_same_bounds) {
   const bounded_compensation<moment_compensation> compensation;
-  EXPECT_EQ(headwise::detail::identity(compensation), "bounded(moment)");
+  EXPECT_EQ(headwise::detail::identity(compensation), "bounded(moment(16))");
   const row_list rows = random_rows(32, 4, 4, 9);
   const auto folded = rows.fold(compensation);
   headwise::memory_sink sink;
