@@ -349,7 +349,7 @@ TEST_F(program, BadInputIsOneLineAndNothingHalfWritten) {
   };
   refuses(with_plan(""), {"bad.tsv", "empty"});
   refuses(with_plan(good.substr(0, good.size() / 2)), {"bad.tsv"});
-  refuses(with_plan(changed("\tlocal", "\tglobal")), {"bad.tsv", "role", "global", "retrieval or local"});
+  refuses(with_plan(changed("\tlocal", "\tglobal")), {"bad.tsv", "role", "global", "retrieval, local or windowed"});
   refuses(with_plan(changed("# sinks: 4", "# sinks: four")), {"bad.tsv", "sinks", "four"});
   refuses(with_plan(changed("# head_dim: 64", "# head_dim: 128")), {"bad.tsv", "another model", "128", "64"});
   std::string profile = slurp(file("out/profile.tsv"));

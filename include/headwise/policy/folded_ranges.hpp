@@ -34,12 +34,12 @@ class folded_ranges {
       longest_ = (std::max)(longest_, squared_norm(values, values_.size()));
   }
 
-  /// The bounds of policy/compensation.hpp, for a query that is scaled already; there have been rows. Tighter with
-  /// their `sums`, which may be nullptr. None where a row held an infinity or a NaN. Outward by more than float64 can
-  /// have rounded.
+  /// The bounds of policy/compensation.hpp, for a query that is scaled already. Tighter with
+  /// their `sums`, which may be nullptr. None where a row held an infinity or a NaN, or there was none. Outward by more
+  /// than float64 can have rounded.
   std::optional<folded_bounds> bounds(const row_sums* sums, const float* query, const attention_params& params,
                                       double* least, double* most) const noexcept {
-    if (!keys_.finite() || !values_.finite()) return std::nullopt;
+    if (rows_ == 0 || !keys_.finite() || !values_.finite()) return std::nullopt;
     const logit_range logits = logits_for(query, sums);
     folded_bounds bounds = mass_for(logits, params);
     bounds.longest_value = std::sqrt(longest_) * (1.0 + 0x1p-40);
