@@ -19,8 +19,7 @@
 // NOLINTBEGIN
 extern "C" void* mmap(void* address, size_t size, int protection, int flags, int file, off_t offset) noexcept {
   headwise::test::counted_memory& counts = headwise::test::memory();
-  if (counts.allow >= 0 && counts.allow-- == 0) {
-    counts.allow = 0;
+  if (headwise::test::must_fail(counts)) {
     errno = ENOMEM;
     return MAP_FAILED;
   }

@@ -15,10 +15,7 @@ namespace headwise::test::detail {
 /// a sanitizer still sees reads past it.
 inline void* allocate(std::size_t size, std::size_t alignment) {
   counted_memory& counts = memory();
-  if (counts.allow >= 0 && counts.allow-- == 0) {
-    counts.allow = 0;
-    throw std::bad_alloc();
-  }
+  if (must_fail(counts)) throw std::bad_alloc();
   void* start = nullptr;
   if (posix_memalign(&start, alignment, size + alignment) != 0) throw std::bad_alloc();
   std::byte* const block = static_cast<std::byte*>(start) + alignment;

@@ -12,11 +12,15 @@ struct counting_resource : std::pmr::memory_resource {
   std::size_t live = 0;         ///< bytes
   std::size_t allocations = 0;  ///< since the beginning
   long allow = -1;              ///< that many more allocations succeed; -1: all
+  std::size_t failures = 0;     ///< since the beginning
   const std::pmr::memory_resource* equal = nullptr;
 
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    if (allow == 0) throw std::bad_alloc();
+    if (allow == 0) {
+      ++failures;
+      throw std::bad_alloc();
+    }
     void* const block = std::pmr::new_delete_resource()->allocate(bytes, alignment);
     if (allow > 0) --allow;
     ++allocations;
