@@ -24,7 +24,8 @@ template <class Budget, class Compensation>
 kv_cache<float32, Budget, Compensation> rolling(const head_plan& plan, Budget budget, Compensation compensation) {
   cache_options options;
   options.rollback_reserve = reserve;
-  return {plan, budget, compensation, when_to_compress::every_append, float32{}, options};
+  return kv_cache<float32, Budget, Compensation>(plan, budget, compensation, when_to_compress::every_append, float32{},
+                                                 options);
 }
 
 /// Goes on to token `end` of the counting probe, one by one, with a look at the cache after each; every 16th attends.
