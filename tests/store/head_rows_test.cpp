@@ -49,10 +49,10 @@ struct rows_and_lists {
   }
   static void expect_row(std::size_t position, const std::byte* key, const std::byte* value) {
     const std::vector<float> row = row_of(position);
-    std::vector<std::byte> bytes(Format::bytes(key_size + value_size));
-    Format::encode(row.data(), bytes.data(), row.size());
-    ASSERT_EQ(std::memcmp(key, bytes.data(), Format::bytes(key_size)), 0) << "key " << position;
-    ASSERT_EQ(std::memcmp(value, bytes.data() + Format::bytes(key_size), Format::bytes(value_size)), 0)
+    std::byte bytes[sizeof(float) * (key_size + value_size)];
+    Format::encode(row.data(), bytes, row.size());
+    ASSERT_EQ(std::memcmp(key, bytes, Format::bytes(key_size)), 0) << "key " << position;
+    ASSERT_EQ(std::memcmp(value, bytes + Format::bytes(key_size), Format::bytes(value_size)), 0)
         << "value " << position;
   }
 

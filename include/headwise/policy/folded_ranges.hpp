@@ -141,10 +141,10 @@ class folded_ranges {
     constexpr std::size_t lanes = 8;
     double sums[lanes] = {};
     const auto add = [&](std::size_t lane, float x) { sums[lane] += static_cast<double>(x) * static_cast<double>(x); };
-    std::size_t i = 0;
-    for (; i + lanes <= size; i += lanes)
+    const std::size_t whole = size / lanes * lanes;
+    for (std::size_t i = 0; i < whole; i += lanes)
       for (std::size_t lane = 0; lane < lanes; ++lane) add(lane, row[i + lane]);
-    for (; i < size; ++i) add(i % lanes, row[i]);
+    for (std::size_t lane = 0; lane < size - whole; ++lane) add(lane, row[whole + lane]);
     double sum = 0.0;
     for (const double part : sums) sum += part;
     return sum;
