@@ -297,7 +297,7 @@ TEST(snapshot, with_checksums_recomputed_every_changed_byte_is_refused_or_leaves
     ASSERT_EQ(ends.back() + 8, good.size());
     std::size_t accepted = 0, refused = 0;
     for (std::size_t at = 0; at < good.size(); ++at)
-      for (const unsigned flip : {0x01U, 0x02U, 0x08U, 0x80U, 0xFFU}) {
+      for (const unsigned flip : {0x01U, 0x08U, 0xFFU}) {
         blob bad = good;
         bad[at] ^= static_cast<std::byte>(flip);
         seal_all(bad, ends);
@@ -315,8 +315,8 @@ TEST(snapshot, with_checksums_recomputed_every_changed_byte_is_refused_or_leaves
         if (at < ends[0] || accepted % 50 == 0) expect_valid(target, static_cast<std::uint32_t>(at));
         if (HasFailure()) FAIL() << "byte " << at << " ^ " << flip;
       }
-    EXPECT_GE(refused, 2000U);   // most of the header
-    EXPECT_GE(accepted, 5000U);  // bits of rows and sums
+    EXPECT_GE(refused, 1200U);   // most of the header
+    EXPECT_GE(accepted, 3000U);  // bits of rows and sums
   }
 }
 

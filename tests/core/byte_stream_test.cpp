@@ -58,7 +58,8 @@ TEST(byte_stream, a_source_that_is_too_short_is_refused_and_gives_nothing) {
   memory_source source(bytes, 3);
   char found[5] = "????";
   EXPECT_REFUSED(source.read(found, 4), "found 3 bytes, expected 4");
-  EXPECT_REFUSED(source.read(found, static_cast<std::size_t>(-1)), "found 3 bytes");
+  const volatile std::size_t huge = static_cast<std::size_t>(-1);  // else gcc sees a memcpy of so many bytes
+  EXPECT_REFUSED(source.read(found, huge), "found 3 bytes");
   EXPECT_EQ(source.remaining(), 3U);
   EXPECT_STREQ(found, "????");
   source.read(found, 3);

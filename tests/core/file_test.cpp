@@ -326,7 +326,8 @@ TEST(file_source, a_short_file_is_refused_before_anything_is_read) {
   file_source source(folder.file("f"));
   char found[5] = "????";
   EXPECT_REFUSED(source.read(found, 4), folder.file("f").c_str(), "found 3 bytes, expected 4");
-  EXPECT_REFUSED(source.read(found, static_cast<std::size_t>(-1)), "found 3 bytes");
+  const volatile std::size_t huge = static_cast<std::size_t>(-1);  // else gcc sees a memcpy of so many bytes
+  EXPECT_REFUSED(source.read(found, huge), "found 3 bytes");
   EXPECT_STREQ(found, "????");
   source.read(found, 3);
   EXPECT_STREQ(found, "abc?");
