@@ -260,11 +260,18 @@ void expect_valid(const Cache& cache, std::uint32_t seed) {
   const auto adds_up = [](const Cache& of) {
     const cache_report report = of.report();
     for (const head_report& head : report.heads) {
-      ASSERT_EQ(head.rows + head.folded + head.dropped, of.layer_length(head.head.layer));
+      const std::size_t length = of.layer_length(head.head.layer);
+      ASSERT_EQ(head.rows + head.folded + head.dropped, length);
+      ASSERT_LE(std::max({head.rows, head.folded, head.dropped}), length);
       ASSERT_EQ(of.kept_positions(head.head.layer, head.head.kv_head).size(), head.rows);
     }
   };
   adds_up(cache);
+  for (std::size_t to = 0; to <= cache.length() && to < 100; ++to) {
+    Cache fork = cache;
+    if (fork.truncate(to)) adds_up(fork);
+    if (testing::Test::HasFatalFailure()) return;
+  }
   for (const std::size_t back : {0U, 1U, 2U, 5U, 17U, 40U}) {
     Cache fork = cache;
     if (back <= fork.length() && fork.truncate(fork.length() - back)) adds_up(fork);
@@ -287,9 +294,9 @@ void expect_valid(const Cache& cache, std::uint32_t seed) {
   }
 }
 
-TEST(snapshot, with_checksums_recomputed_every_changed_byte_is_refused_or_leaves_a_valid_cache) {
+TYPED_TEST(snapshot_of, with_checksums_recomputed_every_changed_byte_is_refused_or_leaves_a_valid_cache) {
   for (const std::size_t reserve : {0U, 6U}) {
-    auto cache = mixed(reserve, when_to_compress::every_append);
+    auto cache = mixed<TypeParam>(reserve, when_to_compress::every_append);
     grow(cache, 45);
     cache.retain(1, 1, {0, 1, 3, 30, 33, 44});
     const blob good = saved(cache);
@@ -302,7 +309,7 @@ TEST(snapshot, with_checksums_recomputed_every_changed_byte_is_refused_or_leaves
         bad[at] ^= static_cast<std::byte>(flip);
         seal_all(bad, ends);
         if (bad == good) continue;  // it was in a checksum
-        auto target = mixed(reserve, when_to_compress::every_append);
+        auto target = mixed<TypeParam>(reserve, when_to_compress::every_append);
         try {
           load_all(target, bad);
         } catch (const error&) {
@@ -313,16 +320,90 @@ TEST(snapshot, with_checksums_recomputed_every_changed_byte_is_refused_or_leaves
         ++accepted;
         ASSERT_EQ(saved(target), bad);  // all that was read, and nothing else
         if (at < ends[0] || accepted % 50 == 0) expect_valid(target, static_cast<std::uint32_t>(at));
-        if (HasFailure()) FAIL() << "byte " << at << " ^ " << flip;
+        if (this->HasFailure()) FAIL() << "byte " << at << " ^ " << flip;
       }
     EXPECT_GE(refused, 1200U);   // most of the header
     EXPECT_GE(accepted, 3000U);  // bits of rows and sums
   }
 }
 
-TEST(snapshot, with_checksums_recomputed_any_number_in_any_field_is_refused_or_leaves_a_valid_cache) {
+TYPED_TEST(snapshot_of, with_checksums_recomputed_many_changed_numbers_are_refused_or_leave_a_valid_cache) {
+  random_numbers random(1);
+  std::size_t accepted = 0, refused = 0;
+  for (std::size_t trial = 0; trial < 6000; ++trial) {
+    const std::size_t reserve = trial % 3 == 0 ? 0 : 1 + trial % 20;
+    auto cache = mixed<TypeParam>(reserve, when_to_compress::every_append);
+    grow(cache, 20 + trial % 40);
+    const std::size_t length = cache.length();
+    if (trial % 4 == 0) cache.retain(1, 1, {0, 2, length - 9, length - 3, length - 2, length - 1});
+    if (trial % 8 == 0) grow(cache, 1 + trial % 30, 1, 2);
+    blob bytes = saved(cache);
+    const header_fields fields(cache);
+    const auto ends = section_ends(cache);
+    const auto change = [&](const std::string& field, auto&& number) {
+      put_number(bytes, fields[field], number(number_at(bytes, fields[field])));
+    };
+    const std::string layer = "layer " + std::to_string(random.below(3));
+    const std::uint64_t shift = random.below(3) == 0 ? random.below(6) : std::uint64_t{0} - random.below(3);
+    const auto shifted = [&](std::uint64_t now) { return now + shift; };
+    change(layer + ": length", shifted);  // as many rows as before
+    for (const char* head : {", KV head 0", ", KV head 1"}) {
+      change(layer + head + ": raw from", shifted);
+      change(layer + head + ": kept from", shifted);
+      const char* const others[] = {"kept from", "kept from before the last append", "length at the last retain",
+                                    "kept from at the last retain"};
+      for (const char* other : others)
+        if (random.below(3) == 0)
+          change(layer + head + ": " + other, [&](std::uint64_t now) {
+            return random.below(2) == 0 ? now + random.below(5) - 2 : std::uint64_t{random.below(60)};
+          });
+    }
+    for (const char* other : {": length at the last compress", ": length before the last append"})
+      if (random.below(2) == 0) change(layer + other, [&](std::uint64_t now) { return now + random.below(5) - 2; });
+    seal_all(bytes, ends);
+    auto target = mixed<TypeParam>(reserve, when_to_compress::every_append);
+    try {
+      load_all(target, bytes);
+    } catch (const error&) {
+      ++refused;
+      ASSERT_EQ(target.length(), 0U);
+      continue;
+    }
+    ++accepted;
+    ASSERT_EQ(saved(target), bytes);
+    expect_valid(target, static_cast<std::uint32_t>(trial));
+    if (this->HasFailure()) FAIL() << "trial " << trial;
+  }
+  EXPECT_GE(accepted, 200U);
+  EXPECT_GE(refused, 2000U);
+}
+
+TEST(snapshot, a_sink_that_no_list_let_go_and_a_block_that_is_not_full_are_refused) {
+  auto cache = mixed<moment_compensation>(8);
+  grow(cache, 90);
+  cache.compress();
+  const blob good = saved(cache);
+  const auto ends = section_ends(cache);
+  const header_fields fields(cache);
+  ASSERT_EQ(number_at(good, fields["layer 0, KV head 0: kept from"]), 4U + 64U);
+  auto target = mixed<moment_compensation>(8);
+  const auto refused = [&](blob bad, const char* words) {
+    seal_all(bad, ends);
+    EXPECT_REFUSED(load_all(target, bad), "load: layer 0, KV head 0: ", words);
+  };
+  blob bad = good;
+  put_number(bad, fields["layer 0, KV head 0: kept from"], 67);
+  refused(bad, "kept from: found 67, expected 4 and a multiple of 16 more");
+  bad = good;
+  const std::size_t last = ends[0] + 8 + 3 * (8 + (8 + 4) * 2);  // the position of the fourth sink
+  ASSERT_EQ(number_at(bad, last), 3U);
+  put_number(bad, last, 4);
+  refused(bad, "found no early row at position 3, expected 4 sinks");
+}
+
+TYPED_TEST(snapshot_of, with_checksums_recomputed_any_number_in_any_field_is_refused_or_leaves_a_valid_cache) {
   for (const std::size_t reserve : {0U, 6U}) {
-    auto cache = mixed(reserve, when_to_compress::every_append);
+    auto cache = mixed<TypeParam>(reserve, when_to_compress::every_append);
     grow(cache, 45);
     cache.retain(1, 1, {0, 1, 3, 30, 33, 44});
     grow(cache, 3, 1, 2);
@@ -339,7 +420,7 @@ TEST(snapshot, with_checksums_recomputed_any_number_in_any_field_is_refused_or_l
         blob bad = good;
         put_number(bad, field.second, value);
         seal_all(bad, ends);
-        auto target = mixed(reserve, when_to_compress::every_append);
+        auto target = mixed<TypeParam>(reserve, when_to_compress::every_append);
         try {
           load_all(target, bad);
         } catch (const error& refusal) {
@@ -350,7 +431,7 @@ TEST(snapshot, with_checksums_recomputed_any_number_in_any_field_is_refused_or_l
         ++accepted;
         ASSERT_EQ(saved(target), bad);
         expect_valid(target, 1);
-        if (HasFailure()) FAIL() << field.first << " = " << value;
+        if (this->HasFailure()) FAIL() << field.first << " = " << value;
       }
     }
     EXPECT_GE(accepted, fields.all().size());  // each with its own value, or a plausible other
@@ -361,6 +442,7 @@ TEST(snapshot, positions_of_early_rows_ascend_and_lie_before_all_others) {
   auto cache = mixed();
   grow(cache, 60);
   cache.compress();
+  cache.retain(0, 0, cache.kept_positions(0, 0));  // from now on sinks may be missing
   const blob good = saved(cache);
   const auto ends = section_ends(cache);
   const std::size_t first = ends[0] + 8, row = 8 + (8 + 4) * 2;  // position, key, value

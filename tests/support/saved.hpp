@@ -63,6 +63,7 @@ class header_fields {
   void same(const char* name, std::size_t) { add(name, 8); }
   void same(const char* name, const std::string& text) { add(name, 8 + text.size()); }
   void number(const char* name, std::size_t, std::size_t, std::size_t) { add(name, 8); }
+  void in_blocks(const char*, std::size_t, std::size_t, std::size_t) {}
 
  private:
   void add(const char* name, std::size_t bytes) {

@@ -52,6 +52,7 @@ struct saved_state {
   std::string format;
   std::string budget;
   std::string compensation;
+  std::size_t fold_rows;  ///< that leave together
   when_to_compress when;
   std::size_t rollback_reserve;
   std::vector<saved_layer> layers;
@@ -62,6 +63,7 @@ struct saved_state {
 ///   | fields.at(where)                        |                    | messages name it from now on         |
 ///   | fields.same(name, value or text)        | writes it          | refuses any other                    |
 ///   | fields.number(name, value, least, most) | writes it          | reads it, refuses what is out of range |
+///   | fields.in_blocks(name, value, from, n)  |                    | refuses value > from but for whole n   |
 /// Every range follows from numbers that are known already, so that what a file says is a state that a cache can have.
 template <class Fields>
 void describe(Fields& fields, saved_state& state) {
@@ -105,7 +107,13 @@ void describe(Fields& fields, saved_state& state) {
       fields.number("length at the last retain", head.retain_length, 0, of.length);
       fields.number("kept from at the last retain", head.retain_kept_from, 0,
                     (std::min)(head.retain_length, head.kept_from));
-      fields.number("summary", head.has_summary, 0, role != head_role::windowed && head.left() != 0);
+      // Blocks are counted from where rows first leave, or from where the last retain() left off.
+      const bool windowed = role == head_role::windowed;
+      const std::size_t from = (std::max)(windowed ? 0 : state.plan.sinks(), head.retain_kept_from);
+      fields.in_blocks("kept from", head.kept_from, from, windowed ? 1 : state.fold_rows);
+      fields.in_blocks("raw from", head.raw_from, from, windowed ? 1 : state.fold_rows);
+      fields.in_blocks("kept from before the last append", head.kept_from_before, from, windowed ? 1 : state.fold_rows);
+      fields.number("summary", head.has_summary, 0, !windowed && head.left() != 0);
       fields.number("folded rows", head.folded, 0, head.has_summary != 0 ? head.left() : 0);
       fields.number("summary bytes", head.summary_bytes, 0, head.has_summary != 0 ? any : 0);
       const bool checkpoint = head.has_summary != 0 && state.rollback_reserve != 0;
@@ -130,6 +138,10 @@ class header_writer {
     HEADWISE_ASSERT(least <= value && value <= most);
     static_cast<void>(least), static_cast<void>(most);
     write_count(to_, value);
+  }
+  void in_blocks(const char*, std::size_t value, std::size_t from, std::size_t block) {
+    HEADWISE_ASSERT(value <= from || (value - from) % block == 0);
+    static_cast<void>(value), static_cast<void>(from), static_cast<void>(block);
   }
 
  private:
@@ -157,6 +169,10 @@ class header_reader {
       fail(origin_, ": ", where_, name, ": found ", found, ", expected ", expected);
     }
     value = found;
+  }
+  void in_blocks(const char* name, std::size_t value, std::size_t from, std::size_t block) {
+    if (value > from && (value - from) % block != 0)
+      fail(origin_, ": ", where_, name, ": found ", value, ", expected ", from, " and a multiple of ", block, " more");
   }
 
  private:

@@ -115,6 +115,7 @@ saved_state empty_state(const Cache& cache) {
           head.format().name(),
           identity(cache_access::budget(cache)),
           identity(head.compensation()),
+          head.fold_rows(),
           cache_access::when(cache),
           cache_access::options(cache).rollback_reserve,
           std::vector<saved_layer>(cache.shape().layers, layer)};
@@ -221,8 +222,9 @@ class cache_reader {
       auto& to = cache_access::layers(made)[layer];
       const saved_layer& saved = state.layers[layer];
       make_room(to.heads, saved);
+      const std::size_t sinks = cache.window(layer) != 0 ? 0 : cache.plan().sinks();
       for (std::size_t kv_head = 0; kv_head < saved.heads.size(); ++kv_head)
-        read_head(to.heads[kv_head], saved.heads[kv_head], saved.length, state.rollback_reserve != 0,
+        read_head(to.heads[kv_head], saved.heads[kv_head], saved.length, sinks, state.rollback_reserve != 0,
                   join(origin_, ": layer ", layer, ", KV head ", kv_head));
       to.rolling = saved.rolling != 0;
       to.compressed_at = saved.compressed_at;
@@ -296,19 +298,29 @@ class cache_reader {
   }
 
   template <class Head>
-  void read_head(Head& head, const saved_head& saved, std::size_t length, bool reserve, const std::string& where) {
+  void read_head(Head& head, const saved_head& saved, std::size_t length, std::size_t sinks, bool reserve,
+                 const std::string& where) {
     auto& rows = cache_access::rows(head);
     early_rows early(saved.early, rows.key_bytes(), rows.value_bytes());
     std::vector<std::byte> row(rows.key_bytes() + rows.value_bytes());
-    for (std::size_t i = 0, least = 0; i < saved.early; ++i) {
+    // Only retain() lets sinks go.
+    const auto require_none_missing = [&](std::size_t begin, std::size_t end) {
+      begin = (std::max)(begin, saved.retain_length);
+      if (begin < (std::min)({end, sinks, saved.raw_from}))
+        fail(where, ": found no early row at position ", begin, ", expected ", sinks, " sinks");
+    };
+    std::size_t least = 0;
+    for (std::size_t i = 0; i < saved.early; ++i) {
       const std::size_t position = read_count(section_);
       if (position < least || position >= saved.raw_from)
         fail(where, ": position of early row ", i, ": found ", position, ", expected ", least, "..",
              saved.raw_from - 1);
+      require_none_missing(least, position);
       section_.read(row.data(), row.size());
       early.add(position, row.data(), row.data() + rows.key_bytes());
       least = position + 1;
     }
+    require_none_missing(least, sinks);
     rows.restore(length, saved.kept_from, std::move(early),
                  [&](std::byte* data, std::size_t bytes) { section_.read(data, bytes); });
     cache_access::last_retain(head) = {saved.retain_length, saved.retain_kept_from};
