@@ -15,6 +15,7 @@
 
 #include "headwise/cache/snapshot.hpp"
 #include "headwise/element/format_variant.hpp"
+#include "headwise/policy/bounded_compensation.hpp"
 #include "headwise/policy/compensation_variant.hpp"
 #include "headwise/policy/moment_compensation.hpp"
 #include "support/counted_memory.hpp"
@@ -107,6 +108,7 @@ TYPED_TEST(save_format, SAVE_01_a_loaded_cache_goes_on_like_the_one_that_was_sav
         each(moment_compensation{});
         each(no_compensation{});
         each(chosen_moment{});
+        each(bounded_compensation<moment_compensation>{});
       }
   }
 }

@@ -171,7 +171,7 @@ class header_reader {
     value = found;
   }
   void in_blocks(const char* name, std::size_t value, std::size_t from, std::size_t block) {
-    if (false)
+    if (value > from && (value - from) % block != 0)
       fail(origin_, ": ", where_, name, ": found ", value, ", expected ", from, " and a multiple of ", block, " more");
   }
 
