@@ -407,6 +407,13 @@ std::string engine::description() const {
   return llama_model_desc(handle(), text, sizeof text) > 0 ? text : "";
 }
 
+std::string engine::fingerprint() const {
+  char kind[128] = {};
+  llama_model_desc(handle(), kind, sizeof kind);
+  return headwise::detail::join(description(), ", ", kind, ", ", llama_model_n_params(handle()), " parameters in ",
+                                llama_model_size(handle()), " bytes");
+}
+
 std::size_t engine::context_length() const { return static_cast<std::size_t>(llama_model_n_ctx_train(handle())); }
 
 const llama_vocab* engine::vocabulary() const { return llama_model_get_vocab(handle()); }

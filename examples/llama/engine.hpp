@@ -73,6 +73,7 @@ class engine {
   /// A plan with the model's own windows, and all other heads in one role.
   headwise::head_plan plan(headwise::head_role role) const;
   std::string description() const;     ///< the name in the file, else kind, size and weight format
+  std::string fingerprint() const;     ///< tells it from other models, wherever the file lies
   std::size_t context_length() const;  ///< tokens the model was trained for
   std::size_t vocabulary_size() const;
 

@@ -10,6 +10,7 @@
 
 #include "commands.hpp"
 #include "generation.hpp"
+#include "prompt_file.hpp"
 #include "table.hpp"
 #include "tool.hpp"
 
@@ -23,6 +24,8 @@ struct options {
   std::string text;
   generation_options generation;
   std::size_t reserve = 64;
+  std::string save;
+  std::string load;
   bool full = false;
   std::string output;
 };
@@ -31,9 +34,24 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// The prompt as a user's message.
+std::vector<token> tokens_of(const engine& model, const std::string& text) {
+  const engine::chat_frame frame = model.chat();
+  std::vector<token> tokens = model.tokenize(frame.before, true, true);
+  const auto append = [&](const std::vector<token>& more) { tokens.insert(tokens.end(), more.begin(), more.end()); };
+  append(model.tokenize(text, false, false));
+  append(model.tokenize(frame.after, false, true));
+  if (tokens.size() >= model.context_length())
+    headwise::detail::fail("generate: the prompt has ", tokens.size(),
+                           " tokens, expected fewer than the model's context of ", model.context_length());
+  return tokens;
+}
+
 void run(const options& chosen) {
-  if (chosen.file.empty() == chosen.text.empty())
-    headwise::detail::fail("generate: expected a prompt, either as text or as a file with -f");
+  int prompts = 0;
+  for (const std::string* each : {&chosen.file, &chosen.text, &chosen.load}) prompts += each->empty() ? 0 : 1;
+  if (prompts != 1)
+    headwise::detail::fail("generate: expected a prompt, as text, as a file with -f, or saved before with --load");
   const std::string text = chosen.file.empty() ? chosen.text : headwise::read_text_file(chosen.file);
   if (chosen.plan.empty() && !chosen.full)
     headwise::detail::fail("generate: expected a plan (-p), or --full for the full cache");
@@ -42,6 +60,7 @@ void run(const options& chosen) {
                            " of --reserve");
   std::optional<output_folder> folder;
   if (!chosen.output.empty()) folder.emplace(chosen.output);
+  if (!chosen.save.empty()) check_writable(chosen.save);
   runner model(chosen.common);
   const engine& engine = model.model();
   policies chosen_policies = full_policies(engine);
@@ -50,30 +69,28 @@ void run(const options& chosen) {
     chosen_policies = {plan.plan, plan.budget, chosen.common.chosen_compensation()};
   }
 
-  const engine::chat_frame frame = engine.chat();
-  std::vector<token> prompt = engine.tokenize(frame.before, true, true);
-  const auto append = [&](const std::vector<token>& more) { prompt.insert(prompt.end(), more.begin(), more.end()); };
-  append(engine.tokenize(text, false, false));
-  append(engine.tokenize(frame.after, false, true));
-  if (prompt.size() >= engine.context_length())
-    headwise::detail::fail("generate: the prompt has ", prompt.size(),
-                           " tokens, expected fewer than the model's context of ", engine.context_length());
-
   headwise::cache_options cache_options;
   cache_options.rollback_reserve = chosen.reserve;
   any_cache cache =
       copy_with(model.full_cache(headwise::when_to_compress::after_prompt, cache_options), chosen_policies);
   progress_line line("generate: prompt tokens", chosen.common.quiet);
+  prompt_state prompt;
+  if (chosen.load.empty()) prompt.tokens = tokens_of(engine, text);
   const auto start = std::chrono::steady_clock::now();
-  const logit_rows logits = model.decode(cache, prompt, logits_of::last,
-                                         [&](std::size_t done, std::size_t total) { line.show(done, total); });
+  if (chosen.load.empty()) {
+    prompt.logits = model.decode(cache, prompt.tokens, logits_of::last,
+                                 [&](std::size_t done, std::size_t total) { line.show(done, total); });
+    cache.compress();
+  } else {
+    prompt = load_prompt(chosen.load, engine, cache);
+  }
   const double prompt_seconds = seconds_since(start);
-  cache.compress();
   line.finish();
+  if (!chosen.save.empty()) save_prompt(chosen.save, engine, prompt, cache);
 
   const auto decode_start = std::chrono::steady_clock::now();
   const generation_counts made =
-      generate(model, cache, prompt, logits, chosen.generation, [&](token next, const float*) {
+      generate(model, cache, prompt.tokens, prompt.logits, chosen.generation, [&](token next, const float*) {
         const std::string piece = engine.piece(next);
         std::fwrite(piece.data(), 1, piece.size(), stdout);
         std::fflush(stdout);
@@ -93,8 +110,9 @@ void run(const options& chosen) {
   summary.add({"rows folded", std::to_string(report.folded), ""});
   summary.add({"rows dropped", std::to_string(report.dropped), ""});
   summary.print();
-  std::printf("\nprompt: %zu tokens, %s tokens/s; decode: %zu tokens, %s tokens/s\n", prompt.size(),
-              fixed(static_cast<double>(prompt.size()) / prompt_seconds, 1).c_str(), made.decoded,
+  const std::string prompt_tps = fixed(static_cast<double>(prompt.tokens.size()) / prompt_seconds, 1);
+  std::printf("\n%s: %zu tokens, %s tokens/s; decode: %zu tokens, %s tokens/s\n",
+              chosen.load.empty() ? "prompt" : "loaded", prompt.tokens.size(), prompt_tps.c_str(), made.decoded,
               made.decoded == 0 ? "-" : fixed(static_cast<double>(made.decoded) / decode_seconds, 1).c_str());
   if (chosen.generation.draft != 0)
     std::printf("drafted: %zu tokens, %zu of them accepted, in %zu passes with %zu rollbacks\n", made.drafted,
@@ -105,7 +123,7 @@ void run(const options& chosen) {
     const auto count = [](std::size_t n) { return std::to_string(n); };
     totals.add({count(report.tokens), count(report.held_bytes()), count(report.dense_bytes), count(report.row_bytes),
                 count(report.slack_bytes), count(report.summary_bytes), count(report.rows), count(report.folded),
-                count(report.dropped), fixed(static_cast<double>(prompt.size()) / prompt_seconds, 1),
+                count(report.dropped), prompt_tps,
                 made.decoded == 0 ? "-" : fixed(static_cast<double>(made.decoded) / decode_seconds, 1),
                 count(report.reserve_bytes), count(report.spare_bytes), count(made.drafted), count(made.accepted)});
     totals.write(folder->file("generate.tsv"));
@@ -134,6 +152,9 @@ void add_generate(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--reserve", chosen->reserve, "tokens that can be rolled back, at least --draft")
       ->capture_default_str();
+  command->add_option("--save", chosen->save, "file for the compressed cache of the prompt, to go on from later");
+  command->add_option("--load", chosen->load,
+                      "go on from such a file, in place of a prompt: same model, plan and options");
   command->add_flag("--full", chosen->full, "keep every row of every head");
   command->add_option("-o", chosen->output, "folder for generate.tsv");
   command->callback([chosen] { run(*chosen); });

@@ -46,19 +46,27 @@ policies random_heads(const method_input& in) {
   return {std::move(plan), in.file.budget, in.compensation};
 }
 
-/// StreamingLLM: no retrieval heads, nothing for what left, and a window that spends the plan's bytes on all heads
-/// alike.
-policies local(const method_input& in) {
-  const std::size_t sinks = in.file.plan.sinks();
-  const std::size_t retrieval = in.file.plan.retrieval_heads().size();
-  const std::size_t heads = std::max<std::size_t>(1, heads_in_full(in.file.plan));
-  const headwise::razor_budget budget = in.file.budget;
-  const auto window = [=](head_id head, std::size_t tokens) {
+/// A window that spends the bytes of a plan's retrieval and local heads on all of them alike.
+struct equal_bytes {
+  headwise::razor_budget budget;  // the plan's
+  std::size_t sinks;
+  std::size_t retrieval;
+  std::size_t heads;
+
+  std::size_t operator()(head_id head, std::size_t tokens) const {
     const std::size_t recent = std::min(budget(head, tokens), tokens);
     const std::size_t kept = std::min(tokens, sinks + recent);
     const std::size_t rows = (retrieval * tokens + (heads - retrieval) * kept) / heads;
     return rows > sinks ? rows - sinks : 1;
-  };
+  }
+  static const char* name() noexcept { return "equal_bytes"; }
+  std::vector<std::size_t> parameters() const { return {budget.min_recent, budget.divisor, sinks, retrieval, heads}; }
+};
+
+/// StreamingLLM: no retrieval heads, nothing for what left, and a window of the same bytes.
+policies local(const method_input& in) {
+  const equal_bytes window{in.file.budget, in.file.plan.sinks(), in.file.plan.retrieval_heads().size(),
+                           std::max<std::size_t>(1, heads_in_full(in.file.plan))};
   return {all_heads(in.file.plan, head_role::local), window, headwise::no_compensation{}};
 }
 

@@ -5,16 +5,37 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headwise/core/head_plan.hpp"
+#include "headwise/policy/budget.hpp"
 #include "headwise/policy/compensation_variant.hpp"
+#include "headwise/policy/identity.hpp"
 #include "headwise/profile/plan_file.hpp"
 
 namespace headwise_llama {
 
+/// A budget that is chosen at run time. It says who it is, as a saved cache asks for (headwise/policy/identity.hpp).
+class any_budget {
+ public:
+  template <class Budget>
+  any_budget(Budget budget)  // NOLINT: a budget is what it converts from
+      : name_(budget.name()), parameters_(headwise::detail::parameter_texts(budget)), rows_(std::move(budget)) {
+    headwise::detail::require_saveable_budget<Budget>();
+  }
+
+  std::size_t operator()(headwise::head_id head, std::size_t tokens_seen) const { return rows_(head, tokens_seen); }
+  const char* name() const noexcept { return name_; }
+  const std::vector<std::string>& parameters() const noexcept { return parameters_; }
+
+ private:
+  const char* name_;
+  std::vector<std::string> parameters_;
+  std::function<std::size_t(headwise::head_id, std::size_t)> rows_;
+};
+
 /// Policies that are chosen at run time.
-using any_budget = std::function<std::size_t(headwise::head_id, std::size_t)>;
 
 struct policies {
   headwise::head_plan plan;

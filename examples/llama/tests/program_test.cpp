@@ -253,6 +253,54 @@ TEST_F(program, WindowedLayersAreInProfilesAndPlans) {
           {"profile.tsv", "another model", "layer 1"});
 }
 
+TEST_F(program, APromptThatWasSavedGoesOnInAnotherProcess) {
+  make_plan("--min-recent 24 --divisor 0");
+  std::string prompt = "Repeat the word apple.";
+  for (int i = 0; i < 40; ++i) prompt += " The sky is blue and the grass is green.";
+  std::ofstream(file("prompt.txt")) << prompt;
+  const std::string generate = "generate -q -m " + model() + " -p " + file("plan.tsv");
+  const auto answer = [](const result& r) { return r.words.substr(0, r.words.find("bytes held")); };
+  for (const std::string& options : {std::string(" -n 24 "), std::string(" -n 24 --compensation moment --draft 4 ")}) {
+    const result before = run(generate + options + "-f " + file("prompt.txt") + " --save " + file("prompt.hw"));
+    ASSERT_EQ(before.status, 0) << before.words;
+    const result after = run(generate + options + "--load " + file("prompt.hw"));
+    ASSERT_EQ(after.status, 0) << after.words;
+    EXPECT_EQ(answer(after), answer(before));
+    const auto line = [](const result& r, const char* name) {
+      const std::size_t at = r.words.find(name);
+      return r.words.substr(at, r.words.find('\n', at) - at);
+    };
+    EXPECT_EQ(line(after, "rows folded"), line(before, "rows folded"));
+    EXPECT_NE(line(after, "rows folded").find_first_of("123456789"), std::string::npos);
+    EXPECT_EQ(after.words.find("\nprompt:"), std::string::npos) << "the prompt ran again";
+  }
+
+  const std::string load = " -n 4 --load " + file("prompt.hw");
+  refuses(generate + load, {"prompt.hw", "moment", "mean"});
+  refuses(generate + " --compensation moment --rows f32" + load, {"prompt.hw", "format", "'f16'", "'f32'"});
+  refuses(generate + " --compensation moment --reserve 8" + load, {"prompt.hw", "reserve", "64", "8"});
+  refuses("generate -q -m " + model() + " --full" + load, {"prompt.hw"});
+  refuses(generate + load + " hello", {"expected a prompt"});
+  refuses(generate + " -n 4 --load " + file("prompt.txt"), {"prompt.txt", "not a prompt"});
+  refuses(generate + " -n 4 --load " + file("none.hw"), {"none.hw"});
+  const std::string tiny = headwise_llama::test::tiny_model{}.write("program_other").string();
+  refuses("generate -q --full -m " + tiny + load, {"prompt.hw", "another model"});
+  const std::string good = slurp(file("prompt.hw"));
+  const auto damaged = [&](std::string bytes) {
+    std::ofstream(file("bad.hw"), std::ios::binary) << bytes;
+    refuses(generate + " --compensation moment -n 4 --load " + file("bad.hw"), {"bad.hw"});
+  };
+  for (const std::size_t place : {9UL, 30UL, 200UL, 5000UL, good.size() / 2, good.size() - 3}) {
+    std::string bytes = good;
+    bytes[place] = static_cast<char>(bytes[place] ^ 4);
+    damaged(bytes);
+  }
+  for (const std::size_t length : {0UL, 8UL, 40UL, 2000UL, good.size() / 2, good.size() - 1})
+    damaged(good.substr(0, length));
+  damaged(good + "x");
+  refuses(generate + " -n 4 --save " + file("no/prompt.hw") + " hello", {"no/prompt.hw"});
+}
+
 TEST_F(program, BenchMeasuresEachEngineInAProcessOfItsOwn) {
   make_plan("--min-recent 8 --divisor 0");
   const std::string command = "bench -q -m " + model() + " -p " + file("plan.tsv") + " --threads 1 ";
