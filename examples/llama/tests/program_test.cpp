@@ -277,7 +277,7 @@ TEST_F(program, APromptThatWasSavedGoesOnInAnotherProcess) {
 
   const std::string load = " -n 4 --load " + file("prompt.hw");
   refuses(generate + load, {"prompt.hw", "moment", "mean"});
-  refuses(generate + " --compensation moment --rows f32" + load, {"prompt.hw", "float16", "float32"});
+  refuses(generate + " --compensation moment --rows f32" + load, {"prompt.hw", "format", "'f16'", "'f32'"});
   refuses(generate + " --compensation moment --reserve 8" + load, {"prompt.hw", "reserve", "64", "8"});
   refuses("generate -q -m " + model() + " --full" + load, {"prompt.hw"});
   refuses(generate + load + " hello", {"expected a prompt"});
