@@ -47,7 +47,7 @@ void decode(Cache& cache, std::size_t end, Look&& look) {
     }
   }
   ASSERT_EQ(cache.length(), end);
-  ASSERT_NEAR(answer(cache), static_cast<double>(end - 1) / 2.0, 1e-6 * static_cast<double>(end));
+  ASSERT_NEAR(answer(cache), static_cast<double>(end - 1) / 2.0, 0.5e-5 * static_cast<double>(end));
 }
 
 /// What the allocation hooks saw is what the report says, which it computes from pages and summaries, and what nobody
