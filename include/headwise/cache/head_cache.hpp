@@ -234,8 +234,8 @@ class head_cache {
 
   void prepare_summaries(const leaving& how) {
     if (!how.fold) return;
+    if (how.reserve != 0) prepare(checkpoint_);  // first: where there is a summary, there is a checkpoint
     prepare(summary_);
-    if (how.reserve != 0) prepare(checkpoint_);
   }
   void prepare(shared_summary& summary) {
     if (summary)
