@@ -68,7 +68,7 @@ TEST(soft, SOFT_03_all_logits_far_below_zero) {
 /// Outputs of a chunk, of decodes, and of a decode with folded rows, in memory that is filled with `byte` first.
 template <class Format>
 std::vector<float> in_memory_of(int byte, std::size_t n, std::size_t dim) {
-  const tokens rows = random_tokens(one_head(dim), n + 2, static_cast<unsigned>(n));
+  const tokens rows = random_tokens(one_head(dim), n + 5, static_cast<unsigned>(n));  // 5: the poison, too
   memory().fill = byte;
   std::vector<float> out;
   {

@@ -21,9 +21,11 @@ class aligned_memory {
   }
   aligned_memory(aligned_memory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  aligned_memory& operator=(aligned_memory other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
+  aligned_memory& operator=(const aligned_memory& other) { return *this = aligned_memory(other); }
+  aligned_memory& operator=(aligned_memory&& other) noexcept {  // not by value: see shared_value
+    aligned_memory taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(size_, taken.size_);
     return *this;
   }
   ~aligned_memory() { ::operator delete (data_, std::align_val_t{alignment}); }

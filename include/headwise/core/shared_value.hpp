@@ -21,8 +21,11 @@ class shared_value {
     if (held_ != nullptr) held_->owners.fetch_add(1, std::memory_order_relaxed);
   }
   shared_value(shared_value&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
-  shared_value& operator=(shared_value other) noexcept {
-    std::swap(held_, other.held_);
+  // Two, not one by value: inside a template, clang 14 never destroys the parameter of `x = {}`.
+  shared_value& operator=(const shared_value& other) noexcept { return *this = shared_value(other); }
+  shared_value& operator=(shared_value&& other) noexcept {
+    shared_value taken(std::move(other));
+    std::swap(held_, taken.held_);
     return *this;
   }
   ~shared_value() {

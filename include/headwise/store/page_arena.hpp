@@ -41,9 +41,11 @@ class page_arena {
     }
     page(page&& other) noexcept
         : chunk_(std::exchange(other.chunk_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
-    page& operator=(page other) noexcept {
-      std::swap(chunk_, other.chunk_);
-      std::swap(data_, other.data_);
+    page& operator=(const page& other) noexcept { return *this = page(other); }
+    page& operator=(page&& other) noexcept {  // not by value: see shared_value
+      page taken(std::move(other));
+      std::swap(chunk_, taken.chunk_);
+      std::swap(data_, taken.data_);
       return *this;
     }
     ~page() {
