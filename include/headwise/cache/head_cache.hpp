@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/cache/leaving.hpp"
 #include "headwise/config.hpp"
 #include "headwise/core/attention_params.hpp"
 #include "headwise/core/key_range.hpp"
@@ -103,14 +104,6 @@ class head_cache {
   std::size_t fold_rows() const noexcept { return detail::fold_rows(compensation_); }
   /// Rows that are decoded at a time: whole blocks, and few enough for the first-level cache.
   std::size_t scratch_rows() const noexcept { return (16 + fold_rows() - 1) / fold_rows() * fold_rows(); }
-
-  /// How rows leave: behind which sinks, whether they are folded or dropped, and how many tokens' worth of them stay in
-  /// the reserve.
-  struct leaving {
-    std::size_t sinks;
-    bool fold;
-    std::size_t reserve;
-  };
 
   /// Makes room for leave(). May throw; nothing visible changes.
   void prepare_leave(const leaving& how) {

@@ -62,8 +62,16 @@ struct cache_access {
   /// Another cache of the same kind, which has seen nothing.
   template <class Cache>
   static Cache empty_like(const Cache& cache) {
-    const auto& head = cache.layers_.front().heads.front();
+    const auto& head = cache.layers_.front().head(0);
     return Cache(cache.plan_, cache.budget_.get(), head.compensation(), cache.when_, head.format(), cache.options_);
+  }
+  template <class Layer>
+  static auto& heads(Layer& layer) noexcept {
+    return layer.heads_;
+  }
+  template <class Layer>
+  static auto& progress(Layer& layer) noexcept {
+    return layer.progress_;
   }
   template <class Head>
   static auto& rows(Head& head) noexcept {
@@ -137,18 +145,19 @@ saved_state state_of(const Cache& cache) {
   for (std::size_t layer = 0; layer < state.layers.size(); ++layer) {
     const auto& from = cache_access::layers(cache)[layer];
     saved_layer& to = state.layers[layer];
-    const bool before = from.before.length != Cache::next;
+    const auto& progress = cache_access::progress(from);
     to.length = from.length();
-    to.rolling = from.rolling;
-    to.compressed_at = from.compressed_at;
-    to.length_before = before ? from.before.length : to.length;
+    to.rolling = progress.rolling;
+    to.compressed_at = progress.compressed_at;
+    const bool before = progress.length_before <= to.length;  // if it is known
+    to.length_before = before ? progress.length_before : to.length;
     for (std::size_t kv_head = 0; kv_head < to.heads.size(); ++kv_head) {
-      const auto& head = from.heads[kv_head];
+      const auto& head = from.head(kv_head);
       saved_head& saved = to.heads[kv_head];
       saved.early = head.rows().early();
       saved.raw_from = head.rows().raw_from();
       saved.kept_from = head.rows().kept_from();
-      saved.kept_from_before = before ? from.before.kept_from[kv_head] : 0;
+      saved.kept_from_before = before ? progress.kept_from_before[kv_head] : 0;
       saved.retain_length = head.last_retain().length;
       saved.retain_kept_from = head.last_retain().kept_from;
       const auto& summary = cache_access::summary(head);
@@ -219,19 +228,20 @@ class cache_reader {
 
     Cache made = cache_access::empty_like(cache);
     for (std::size_t layer = 0; layer < state.layers.size(); ++layer) {
-      auto& to = cache_access::layers(made)[layer];
+      auto& heads = cache_access::heads(cache_access::layers(made)[layer]);
       const saved_layer& saved = state.layers[layer];
-      make_room(to.heads, saved);
+      make_room(heads, saved);
       const std::size_t sinks = cache.window(layer) != 0 ? 0 : cache.plan().sinks();
       for (std::size_t kv_head = 0; kv_head < saved.heads.size(); ++kv_head)
-        read_head(to.heads[kv_head], saved.heads[kv_head], saved.length, sinks, state.rollback_reserve != 0,
+        read_head(heads[kv_head], saved.heads[kv_head], saved.length, sinks, state.rollback_reserve != 0,
                   join(origin_, ": layer ", layer, ", KV head ", kv_head));
-      to.rolling = saved.rolling != 0;
-      to.compressed_at = saved.compressed_at;
+      auto& progress = cache_access::progress(cache_access::layers(made)[layer]);
+      progress.rolling = saved.rolling != 0;
+      progress.compressed_at = saved.compressed_at;
       if (saved.length_before == saved.length) continue;
-      to.before.length = saved.length_before;
+      progress.length_before = saved.length_before;
       for (std::size_t kv_head = 0; kv_head < saved.heads.size(); ++kv_head)
-        to.before.kept_from[kv_head] = saved.heads[kv_head].kept_from_before;
+        progress.kept_from_before[kv_head] = saved.heads[kv_head].kept_from_before;
     }
     cache_access::layers(cache).swap(cache_access::layers(made));
   }
@@ -283,7 +293,7 @@ class cache_reader {
       fail(origin_, ": found ", found, " bytes of rows and summaries, expected ", bytes);
   }
 
-  /// In the order of kv_cache::reserve.
+  /// In the order of layer_cache::reserve.
   template <class Head>
   static void make_room(std::vector<Head>& heads, const saved_layer& layer) {
     std::size_t end = layer.length;
