@@ -77,6 +77,9 @@ prompt_state load_prompt(const std::string& path, const engine& model, any_cache
   prompt.logits.vocabulary = model.vocabulary_size();
   if (prompt.logits.values.size() != prompt.logits.vocabulary)
     fail(path, ": found ", prompt.logits.values.size(), " logits, expected ", prompt.logits.vocabulary);
+  for (const token each : prompt.tokens)
+    if (each < 0 || static_cast<std::size_t>(each) >= prompt.logits.vocabulary)
+      fail(path, ": found token ", each, ", expected 0 to ", prompt.logits.vocabulary - 1);
   any_cache loaded = cache;
   try {
     headwise::load(loaded, file);
