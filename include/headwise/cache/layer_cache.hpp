@@ -236,10 +236,11 @@ class layer_cache {
     if (!rules.rolls(kv_head, progress_.rolling || length < progress_.compressed_at)) return now;
     const leaving how = rules.how(kv_head);
     const std::size_t window = rules.recent_rows(kv_head, length);
-    const std::size_t from =
-        (std::max)({how.sinks, head.last_retain().kept_from, length > window ? length - window : 0});
+    const std::size_t first = (std::max)(how.sinks, head.last_retain().kept_from);
+    const std::size_t from = (std::max)(first, length > window ? length - window : 0);
     if (from >= now) return now;
     const std::size_t block = how.fold ? head.fold_rows() : 1;
+    HEADWISE_ASSERT((now - first) % block == 0);  // rows leave in whole blocks, so this does not fall below `first`
     return now - (now - from + block - 1) / block * block;
   }
 
