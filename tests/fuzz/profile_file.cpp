@@ -14,6 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const headwise::head_scores again =
         headwise::detail::parse_profile("profile", headwise::detail::profile_text(read), nullptr);
     if (again.names() != read.names() || again.shape() != read.shape()) __builtin_trap();
+    for (std::size_t layer = 0; layer < read.shape().layers; ++layer)
+      if (again.window(layer) != read.window(layer)) __builtin_trap();
     for (const std::string& name : read.names())
       for (std::size_t layer = 0; layer < read.shape().layers; ++layer)
         for (std::size_t head = 0; head < read.shape().query_heads; ++head)

@@ -40,8 +40,11 @@ cache_type<Compensation> empty_cache(std::size_t reserve) {
 
 template <class Cache>
 void go_on(Cache cache) {
-  for (const headwise::head_report& head : cache.report().heads)
-    check(head.rows + head.folded + head.dropped == cache.layer_length(head.head.layer));
+  for (const headwise::head_report& head : cache.report().heads) {
+    const std::size_t length = cache.layer_length(head.head.layer);
+    check(head.folded <= length && head.dropped <= length);  // or a sum that overflows would do
+    check(head.rows + head.folded + head.dropped == length);
+  }
   const tokens rows = random_tokens(cache.shape(), 3, 5);
   std::vector<float> out(8);
   headwise::attend_schedule schedule;

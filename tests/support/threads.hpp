@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -24,5 +26,38 @@ struct threads {
     for (std::thread& worker : workers) worker.join();
   }
 };
+
+/// Waits for the other threads, again and again: std::barrier is C++20.
+class barrier {
+ public:
+  explicit barrier(std::size_t threads) : threads_(threads) {}
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const std::size_t round = round_;
+    if (++here_ == threads_) {
+      here_ = 0;
+      ++round_;
+      all_here_.notify_all();
+    } else {
+      all_here_.wait(lock, [&] { return round_ != round; });
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  std::size_t threads_, here_ = 0, round_ = 0;
+};
+
+/// Runs task(i) for every i < count, each in a thread of its own.
+template <class Task>
+void at_once(std::size_t count, Task&& task) {
+  barrier start(count);
+  threads{count}(count, [&](std::size_t i) {
+    start.wait();
+    task(i);
+  });
+}
 
 }  // namespace headwise::test
