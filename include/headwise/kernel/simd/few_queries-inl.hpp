@@ -27,7 +27,10 @@ inline namespace HEADWISE_ISA {
 namespace HWY_NAMESPACE {
 
 constexpr std::size_t few_queries = 8;                         // more than these are many
-constexpr std::size_t tile_queries = registers == 32 ? 4 : 2;  // whose sums fit the registers
+constexpr std::size_t tile_sums = registers / 2;               // vectors that stay in registers
+constexpr std::size_t tile_queries = registers == 32 ? 8 : 4;  // that share what is loaded and widened
+/// Key rows, and vectors of values, that are at work for so many queries.
+constexpr std::size_t tile_width(std::size_t queries) { return 4 * queries <= tile_sums ? 4 : 2; }
 
 // A core waits for as few lines at a time as it has fill buffers, 16 of them here: 9 GB/s where a plain read has 16. So
 // what comes next is fetched twice. The next block is fetched into the second-level cache, which has requests of its
@@ -56,26 +59,27 @@ HWY_INLINE void fetch_lines(fetched what, std::size_t offset, std::size_t part) 
   }
 }
 
-/// logits[query][0..3] = queries . rows, where the logits of a query lie block_rows apart. `next`: what to fetch
-/// meanwhile.
+/// logits[query][row] = queries . rows for tile_width rows, where the logits of a query lie block_rows apart. `next`:
+/// what to fetch meanwhile.
 template <class Rows, std::size_t Queries>
-HWY_INLINE void four_logits(const std::byte* const* rows, std::size_t size, const float* const* queries, float* logits,
-                            fetched next) {
-  constexpr std::size_t sums = (Queries * 4 + lanes - 1) / lanes * lanes;
+HWY_INLINE void few_logits(const std::byte* const* rows, std::size_t size, const float* const* queries, float* logits,
+                           fetched next) {
+  constexpr std::size_t width = tile_width(Queries);
+  constexpr std::size_t sums = (Queries * width + lanes - 1) / lanes * lanes;
   vector sum[sums];
   HEADWISE_SIMD_UNROLL
   for (std::size_t s = 0; s < sums; ++s) sum[s] = hn::Zero(tag());
   std::size_t i = 0;
   for (; i + lanes <= size; i += lanes) {
-    vector row[4];
+    vector row[width];
     HEADWISE_SIMD_UNROLL
-    for (std::size_t r = 0; r < 4; ++r) row[r] = load<Rows>(rows[r] + i * Rows::bytes);
+    for (std::size_t r = 0; r < width; ++r) row[r] = load<Rows>(rows[r] + i * Rows::bytes);
     HEADWISE_SIMD_UNROLL
     for (std::size_t q = 0; q < Queries; ++q) {
       const vector query = load(queries[q] + i);
       HEADWISE_SIMD_UNROLL
-      for (std::size_t r = 0; r < 4; ++r) sum[4 * q + r] = hn::MulAdd(row[r], query, sum[4 * q + r]);
-      fetch_lines<4 * lanes * Rows::bytes, Queries>(next, 4 * i * Rows::bytes, q);
+      for (std::size_t r = 0; r < width; ++r) sum[width * q + r] = hn::MulAdd(row[r], query, sum[width * q + r]);
+      fetch_lines<width * lanes * Rows::bytes, Queries>(next, width * i * Rows::bytes, q);
     }
   }
   if (lanes == 16 && i != size) {
@@ -83,15 +87,17 @@ HWY_INLINE void four_logits(const std::byte* const* rows, std::size_t size, cons
     for (std::size_t q = 0; q < Queries; ++q) {
       const vector query = load<part::last_eight>(queries[q] + i);
       HEADWISE_SIMD_UNROLL
-      for (std::size_t r = 0; r < 4; ++r)
-        sum[4 * q + r] = hn::MulAdd(load<Rows, part::last_eight>(rows[r] + i * Rows::bytes), query, sum[4 * q + r]);
+      for (std::size_t r = 0; r < width; ++r)
+        sum[width * q + r] =
+            hn::MulAdd(load<Rows, part::last_eight>(rows[r] + i * Rows::bytes), query, sum[width * q + r]);
     }
   }
   HWY_ALIGN float found[sums];
   HEADWISE_SIMD_UNROLL
   for (std::size_t s = 0; s < sums; s += lanes) hn::Store(sums_of<lanes>(sum + s), tag(), found + s);
   HEADWISE_SIMD_UNROLL
-  for (std::size_t q = 0; q < Queries; ++q) std::memcpy(logits + q * block_rows, found + 4 * q, 4 * sizeof(float));
+  for (std::size_t q = 0; q < Queries; ++q)
+    std::memcpy(logits + q * block_rows, found + width * q, width * sizeof(float));
 }
 
 /// out[query] = factor[query] out[query] + sum of weights[query][row] rows[row], for Columns vectors from `column` on.
@@ -195,23 +201,25 @@ class fetch_order {
 template <class Rows, std::size_t Queries>
 HWY_NOINLINE void block_logits(const seen_rows& block, std::size_t size, const float* const* queries, float* logits,
                                fetch_order& order) {
-  for (std::size_t r = 0; r < block.count; r += 4)
-    four_logits<Rows, Queries>(block.keys + r, size, queries, logits + r, order.at_keys(r, 4));
+  constexpr std::size_t width = tile_width(Queries);
+  for (std::size_t r = 0; r < block.count; r += width)
+    few_logits<Rows, Queries>(block.keys + r, size, queries, logits + r, order.at_keys(r, width));
 }
 
 /// out[query] = factor[query] out[query] + sum of weights[query][row] values[row] of a block.
 template <class Rows, std::size_t Queries>
 HWY_NOINLINE void add_block_values(const seen_rows& block, std::size_t size, const float* weights, float* const* out,
                                    float* factor, fetch_order& order) {
-  constexpr std::size_t most = 16;
+  constexpr std::size_t width = tile_width(Queries);
+  constexpr std::size_t most = 16;  // rows at a time
   for (std::size_t r = 0; r < block.count; r += most) {
     const std::size_t rows = block.count - r < most ? block.count - r : most;
     const std::byte* const* const values = block.values + r;
     const fetched next = order.at_values(r, most);
     std::size_t c = 0;
-    for (; c + 4 * lanes <= size; c += 4 * lanes)
-      add_values<Rows, Queries, 4>(values, rows, c, weights + r, out, factor, next, c * most * Rows::bytes);
-    if (c + 2 * lanes <= size) {
+    for (; c + width * lanes <= size; c += width * lanes)
+      add_values<Rows, Queries, width>(values, rows, c, weights + r, out, factor, next, c * most * Rows::bytes);
+    if (width == 4 && c + 2 * lanes <= size) {
       add_values<Rows, Queries, 2>(values, rows, c, weights + r, out, factor, next, c * most * Rows::bytes);
       c += 2 * lanes;
     }
@@ -245,15 +253,13 @@ void attend_tile(const seen_rows& block, const query_block& queries, std::size_t
 }
 
 /// The largest tile of at most `left` queries; returns how many they are.
-template <class Rows>
+template <class Rows, std::size_t Queries = tile_queries>
 std::size_t attend_largest_tile(std::size_t left, const seen_rows& block, const query_block& queries, std::size_t first,
                                 fetch_order& order, const softmax_rows& state) {
-  if constexpr (tile_queries == 4) {
-    if (left >= 4) return attend_tile<Rows, 4>(block, queries, first, order, state), 4;
-    if (left == 3) return attend_tile<Rows, 3>(block, queries, first, order, state), 3;
-  }
-  if (left >= 2) return attend_tile<Rows, 2>(block, queries, first, order, state), 2;
-  return attend_tile<Rows, 1>(block, queries, first, order, state), 1;
+  if constexpr (Queries > 1)
+    if (left < Queries) return attend_largest_tile<Rows, Queries - 1>(left, block, queries, first, order, state);
+  attend_tile<Rows, Queries>(block, queries, first, order, state);
+  return Queries;
 }
 
 /// functions::attend for at most few_queries and values of some size, without a strip.
