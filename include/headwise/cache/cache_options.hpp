@@ -13,8 +13,8 @@ struct cache_options {
   /// come. Costs that many rows (and a block, where the compensation folds in blocks) and a summary per local head, and
   /// folding twice.
   std::size_t rollback_reserve = 0;
-  /// Where rows come from; null: from the system, in huge pages from 2 MiB on. It outlives the cache and its copies, and
-  /// where layers or copies are used by several threads, so is this.
+  /// Where rows come from; null: from the system, in huge pages from 2 MiB on. It outlives the cache and its copies,
+  /// and where layers or copies are used by several threads, so is this.
   std::pmr::memory_resource* memory = nullptr;
 };
 
