@@ -15,7 +15,8 @@
 namespace headwise::test {
 namespace {
 
-constexpr std::size_t length = sanitized ? 20000 : 200000;
+constexpr bool slow = sanitized || HEADWISE_WITH_HIGHWAY == 0;
+constexpr std::size_t length = slow ? 20000 : 200000;
 constexpr std::size_t sinks = 4, reserve = 16;
 
 std::size_t in_use() { return memory().live_bytes + memory().mapped_bytes; }
