@@ -228,14 +228,15 @@ class cache_reader {
 
     Cache made = cache_access::empty_like(cache);
     for (std::size_t layer = 0; layer < state.layers.size(); ++layer) {
-      auto& heads = cache_access::heads(cache_access::layers(made)[layer]);
+      auto& to = cache_access::layers(made)[layer];
+      auto& heads = cache_access::heads(to);
       const saved_layer& saved = state.layers[layer];
       make_room(heads, saved);
       const std::size_t sinks = cache.window(layer) != 0 ? 0 : cache.plan().sinks();
       for (std::size_t kv_head = 0; kv_head < saved.heads.size(); ++kv_head)
         read_head(heads[kv_head], saved.heads[kv_head], saved.length, sinks, state.rollback_reserve != 0,
                   join(origin_, ": layer ", layer, ", KV head ", kv_head));
-      auto& progress = cache_access::progress(cache_access::layers(made)[layer]);
+      auto& progress = cache_access::progress(to);
       progress.rolling = saved.rolling != 0;
       progress.compressed_at = saved.compressed_at;
       if (saved.length_before == saved.length) continue;
